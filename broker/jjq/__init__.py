@@ -1,0 +1,1 @@
+"""A message log that is also a table."""

@@ -1,0 +1,102 @@
+"""Time, and the identity of this boot of this machine."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+import uuid
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from jjq.errors import InvalidArgument
+
+_UNITS = {
+    "us": 1, "microsecond": 1, "ms": 1_000, "millisecond": 1_000, "s": 1_000_000, "sec": 1_000_000, "second": 1_000_000,
+    "m": 60_000_000, "min": 60_000_000, "minute": 60_000_000, "h": 3_600_000_000, "hour": 3_600_000_000,
+    "d": 86_400_000_000, "day": 86_400_000_000, "w": 604_800_000_000, "week": 604_800_000_000,
+}  # fmt: skip
+_RELATIVE = re.compile(r"^([+-])\s*(\d+(?:\.\d+)?)\s*([a-z]+?)s?$")
+_DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*([a-z]+?)s?$")
+# A time of day is what tells an ISO-8601 instant from a bare date, and an instant needs a zone.
+_ISO = re.compile(r"^\d{4}-\d{2}-\d{2}([T ].*)?$")
+
+EARLIEST_US = -62_135_596_800_000_000  # 0001-01-01, what Python's datetime can hold
+LATEST_US = 253_402_300_799_999_999  # 9999-12-31
+
+
+def now_us() -> int:
+    """Microseconds since the epoch, UTC. Not monotone: whoever stores it takes the maximum with the last one."""
+    return time.time_ns() // 1000
+
+
+def boot_id() -> str:
+    """What the kernel calls this boot. A power cut or a reboot changes it, the death of a process does not."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        # Without procfs (macOS): the boot time is as good, to the second.
+        return f"{uuid.getnode():012x}-{int(time.time() - time.monotonic())}"
+
+
+def host() -> str:
+    return socket.gethostname()
+
+
+def to_us(moment: datetime) -> int:
+    """An aware datetime in microseconds since the epoch; a naive one is refused, since it names no instant."""
+    if moment.tzinfo is None:
+        raise InvalidArgument(
+            f"{moment.isoformat(sep=' ')} has no time zone, so it names no instant; "
+            f"write {moment.isoformat()}Z, or use an aware datetime"
+        )
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def from_us(us: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)
+
+
+def iso(us: int) -> str:
+    """`2026-01-31T12:00:00.000000Z`, which sorts as text and parses back to the same microsecond."""
+    return from_us(us).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def parse_instant(text: str, now: int | None = None) -> int | None:
+    """Microseconds for an ISO-8601 instant with a zone or a time relative to now (`-10 minutes`); None for neither.
+
+    Raises InvalidArgument for an ISO-8601 time without a zone and for a relative time with an unknown unit.
+    """
+    text = text.strip()
+    if match := _RELATIVE.match(text.lower()):
+        sign, amount, unit = match.groups()
+        if unit not in _UNITS:
+            raise InvalidArgument(f"unknown unit {unit!r} in {text!r}; use one of ms, seconds, minutes, hours, days, weeks")
+        delta = int(float(amount) * _UNITS[unit])
+        return (now_us() if now is None else now) + (delta if sign == "+" else -delta)
+    if _ISO.match(text):
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError as error:
+            raise InvalidArgument(f"{text!r} is not an ISO-8601 time: {error}") from error
+        return to_us(moment)
+    return None
+
+
+def parse_duration(value: timedelta | str | int | float | None, name: str) -> int | None:
+    """Microseconds of a timedelta, a text such as `7 days`, or a number of seconds; None stays None."""
+    if value is None:
+        return None
+    if isinstance(value, timedelta):
+        us = value // timedelta(microseconds=1)
+    elif isinstance(value, bool):
+        raise InvalidArgument(f"{name} must be a duration such as '7 days', not {value!r}")
+    elif isinstance(value, (int, float)):
+        us = int(value * 1_000_000)
+    elif (match := _DURATION.match(str(value).strip().lower())) and match.group(2) in _UNITS:
+        us = int(float(match.group(1)) * _UNITS[match.group(2)])
+    else:
+        raise InvalidArgument(f"{name} must be a duration such as '7 days' or '90 s', not {value!r}")
+    if us <= 0:
+        raise InvalidArgument(f"{name} must be longer than nothing, not {value!r}")
+    return us

@@ -1,0 +1,163 @@
+"""Every operation on the disk, one function each.
+
+All durable state goes through this module, so that a test can make each operation fail, or record them and replay
+what a power cut would have left. Functions raise OSError; `translated` turns it into StoreError at the seam.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from jjq.errors import StoreError
+
+_datasync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
+_IOV_MAX = 512  # POSIX promises 16, Linux and macOS take 1024
+_WRITE_MAX = 1 << 30  # Linux writes at most 2 GiB - 4 KiB a call
+
+
+def create(path: Path) -> int:
+    """A new file for reading and writing; FileExistsError when the name is taken."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+
+def open_rw(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+
+def open_ro(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def open_lock(path: Path, read_only: bool = False) -> int:
+    """A lock file, made if missing. flock needs no write permission, so a read-only store can be locked too."""
+    if read_only:
+        return open_ro(path)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+
+def close(fd: int) -> None:
+    os.close(fd)
+
+
+def size(fd: int) -> int:
+    return os.fstat(fd).st_size
+
+
+def pread(fd: int, length: int, position: int) -> bytes:
+    """Exactly `length` bytes, fewer only at the end of the file."""
+    data = os.pread(fd, length, position)
+    while len(data) < length:
+        more = os.pread(fd, length - len(data), position + len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+def pwrite(fd: int, buffers: Sequence[Any], position: int) -> int:
+    """Writes all buffers one after the other at `position`; returns the bytes written. Goes on after short writes."""
+    views = [view for view in (memoryview(b).cast("B") for b in buffers) if len(view)]
+    total = 0
+    while views:
+        chunk: list[memoryview] = []
+        room = _WRITE_MAX
+        for view in views[:_IOV_MAX]:
+            if room <= 0:
+                break
+            chunk.append(view[:room])
+            room -= len(chunk[-1])
+        written = os.pwritev(fd, chunk, position + total)
+        if written <= 0:
+            raise OSError(errno.EIO, "the file system wrote nothing")
+        total += written
+        while views and written >= len(views[0]):
+            written -= len(views.pop(0))
+        if written:
+            views[0] = views[0][written:]
+    return total
+
+
+def datasync(fd: int) -> None:
+    """Returns when the file's bytes and length are on disk. Never retried: after a failure the pages count as clean."""
+    _datasync(fd)
+
+
+def sync_dir(path: Path) -> None:
+    """Makes the names in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_dirs(path: Path) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+
+
+def replace(source: Path, target: Path) -> None:
+    os.replace(source, target)
+
+
+def unlink(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def remove_dir(path: Path) -> None:
+    path.rmdir()
+
+
+def write_small(path: Path, data: bytes) -> None:
+    """Replaces a small file atomically and durably: new file, synced, renamed over the old one, directory synced."""
+    temporary = path.with_name(path.name + ".new")
+    unlink(temporary)
+    fd = create(temporary)
+    try:
+        pwrite(fd, [data], 0)
+        datasync(fd)
+    finally:
+        close(fd)
+    replace(temporary, path)
+    sync_dir(path.parent)
+
+
+def lock(fd: int, *, shared: bool = False, wait: bool = True) -> bool:
+    """flock; False when it is held elsewhere and `wait` is false."""
+    operation = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    if wait:
+        fcntl.flock(fd, operation)
+        return True
+    try:
+        fcntl.flock(fd, operation | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def unlock(fd: int) -> None:
+    fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+@contextlib.contextmanager
+def translated(operation: str, path: Path | str) -> Iterator[None]:
+    """Turns an OSError inside into a StoreError that names the operation and the path."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        hint = "; free some space and try again" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        raise StoreError(
+            f"cannot {operation} {path}: {reason}{hint}", operation=operation, path=str(path), errno=error.errno
+        ) from error
+
+
+def space_left(path: Path) -> int:
+    """Bytes a process without privileges may still write there."""
+    stat = os.statvfs(path)
+    return stat.f_bavail * stat.f_frsize

@@ -1,0 +1,1 @@
+"""Spark data source `jjq`: reads and writes the topics of a store."""

@@ -1,0 +1,1 @@
+"""The tests: unit, property, contract, crash, integration and spark, each a directory; bench is run by hand."""

@@ -1,0 +1,43 @@
+"""What all tests share: their order, the markers that a directory implies, and Hypothesis's settings."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+TESTS = Path(__file__).parent
+
+# Fast first, so that a plain mistake shows before Spark has started.
+ORDER = ("unit", "property", "contract", "crash", "integration", "spark")
+IMPLIED_MARKERS = {"crash": pytest.mark.crash, "spark": pytest.mark.spark}
+
+# A deadline per example is a timed assertion: it fails on a busy machine, and says nothing about the code.
+settings.register_profile("dev", deadline=None, max_examples=50)
+settings.register_profile(
+    "ci", deadline=None, max_examples=200, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+
+def _directory(item: pytest.Item) -> str:
+    """The directory under tests/ that the test is in, or "" for one directly in it or elsewhere."""
+    parts = item.path.relative_to(TESTS).parts if item.path.is_relative_to(TESTS) else ()
+    return parts[0] if len(parts) > 1 else ""
+
+
+# First of all hooks, so that -m, which deselects in the same hook, sees the implied markers.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        marker = IMPLIED_MARKERS.get(_directory(item))
+        if marker is not None:
+            item.add_marker(marker)
+
+    def rank(item: pytest.Item) -> tuple[int, bool]:
+        directory = _directory(item)
+        place = ORDER.index(directory) if directory in ORDER else len(ORDER)
+        return place, item.get_closest_marker("slow") is not None
+
+    # Stable: within a directory the order stays that of the files, its slow tests last.
+    items.sort(key=rank)

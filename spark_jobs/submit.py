@@ -1,0 +1,139 @@
+"""Runs delays.py under spark-submit as a process of its own, and can kill it with all that it started."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+ROOT = Path(__file__).resolve().parents[1]
+POLL_SECONDS = 0.005  # short, to kill between the sink's commit and the checkpoint's, which are some 100 ms apart
+
+
+class JobError(Exception):
+    """The job ended otherwise than expected; its own output says more."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a run of the job says of itself; the seconds are the query's, without the start of Spark."""
+
+    batches: int
+    rows: int
+    seconds: float
+
+
+class Job:
+    """One run of delays.py. A context manager that leaves no process behind.
+
+    Its output goes where this process's goes, or to `log`.
+    """
+
+    def __init__(self, store: Path, checkpoint: Path, rows_per_batch: int, log: Path | None = None) -> None:
+        self._report = Path(tempfile.mkdtemp(prefix="jjq-report-")) / "figures.json"
+        command = [
+            str(_spark_home() / "bin" / "spark-submit"),
+            *["--properties-file", "conf/spark-delays.conf"],
+            str(ROOT / "spark_jobs" / "delays.py"),
+            *["--store", str(store), "--checkpoint", str(checkpoint)],
+            *["--rows", str(rows_per_batch), "--report", str(self._report)],
+        ]
+        environment = os.environ | {
+            "SPARK_HOME": str(_spark_home()),
+            "PYSPARK_PYTHON": sys.executable,  # the data source is installed here, and Spark's workers must see it
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",  # else Spark asks the network for this machine's name
+            "PYTHONWARNINGS": "ignore",  # pyspark warns about the version of pandas, which the job does not use
+        }
+        self._log = log.open("a") if log else None
+        sys.stdout.flush()
+        self._process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        if self._log:
+            self._log.close()
+        self._report.unlink(missing_ok=True)
+        self._report.parent.rmdir()
+
+    def wait(self, timeout: float) -> Figures:
+        """Waits for the job's end. Raises JobError when it failed or takes more than `timeout` seconds."""
+        try:
+            code = self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise JobError(f"the job has not ended after {timeout:.0f} s") from None
+        if code != 0:
+            raise JobError(f"the job failed with exit code {code}")
+        return Figures(**json.loads(self._report.read_text()))
+
+    def kill_when(self, condition: Callable[[], bool], timeout: float) -> None:
+        """Kills the job as soon as the condition holds. Raises JobError when the job ends before that, or when the
+        condition does not hold after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while not condition():
+            try:
+                code = self._process.wait(POLL_SECONDS)
+            except subprocess.TimeoutExpired:
+                if time.monotonic() > deadline:
+                    raise JobError(f"the job had not come so far after {timeout:.0f} s") from None
+            else:
+                raise JobError(f"the job ended, with exit code {code}, before it was to be killed")
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL to the JVM, the driver and the Python workers at once; returns when none of them runs any more."""
+        if self._process.poll() is not None:
+            return
+        while running := _processes_of_session(self._process.pid):
+            for pid in running:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(POLL_SECONDS)
+        self._process.kill()
+        self._process.wait()
+
+
+def _processes_of_session(session: int) -> list[int]:
+    """Those that run, without the dead that nobody has waited for. Spark's Python workers have a process group of
+    their own, so killing the JVM's group would spare them; the session is the same. Empty where there is no /proc:
+    there the workers end by themselves when the JVM no longer holds their input open."""
+    running = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _parent, _group, its_session, *_ = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended meanwhile
+            continue
+        if int(its_session) == session and state not in "ZX":
+            running.append(int(stat.parent.name))
+    return running
+
+
+def _spark_home() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise JobError("pyspark is not installed: pip install 'jjq[spark]', or call ./run setup")
+    return Path(spec.origin).parent

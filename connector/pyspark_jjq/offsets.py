@@ -1,0 +1,102 @@
+"""Where a stream stands: the offsets that Spark keeps in its checkpoint, as values.
+
+Written as `{"v":1,"topics":{"flights":{"id":"6f…","0":[1200,0],"1":[990,0]}}}`: by partition the next offset and the
+lineage it was seen in. Spark compares offsets as JSON text, so the same position must always give the same text: topics
+are sorted by name, partitions by number. A partition that is gone stays in, or it would be read again from 0 on return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jjq.errors import InvalidArgument
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """The next offset to read, and the lineage (how often a power cut had moved the end back) it was seen in."""
+
+    offset: int
+    lineage: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPositions:
+    """The positions in one topic. `id` tells a topic from one that was made later under the same name."""
+
+    id: str
+    partitions: Mapping[int, Position]
+
+    @property
+    def total(self) -> int:
+        return sum(each.offset for each in self.partitions.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """A stream's position in all its topics, by name."""
+
+    topics: Mapping[str, TopicPositions]
+
+    def __iter__(self) -> Iterator[tuple[str, int, Position]]:
+        for name, topic in self.topics.items():
+            for partition, position in topic.partitions.items():
+                yield name, partition, position
+
+    def to_json(self) -> dict[str, Any]:
+        """What Spark gets; `json.dumps` of it is the same text for the same positions, whatever order they came in."""
+        return {
+            "v": VERSION,
+            "topics": {
+                name: {
+                    "id": topic.id,
+                    **{str(p): [at.offset, at.lineage] for p, at in sorted(topic.partitions.items())},
+                }
+                for name, topic in sorted(self.topics.items())
+            },
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> Offsets:
+        """Reads what any version up to this one wrote. Raises InvalidArgument for a later one and for anything else."""
+        if not isinstance(value, dict):
+            raise InvalidArgument(_strange(value))
+        version = value.get("v")
+        if type(version) is int and version > VERSION:
+            raise InvalidArgument(
+                f"the checkpoint's offsets have version {version}, and this jjq reads up to {VERSION}: "
+                "they were written by a later jjq; upgrade this one, or start with a new checkpoint"
+            )
+        if type(version) is not int or version != VERSION:
+            raise InvalidArgument(_strange(value))
+        try:
+            return cls({name: _topic(inside) for name, inside in value["topics"].items()})
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise InvalidArgument(_strange(value)) from None
+
+
+def _topic(inside: Mapping[str, Any]) -> TopicPositions:
+    partitions = {int(p): _position(at) for p, at in inside.items() if p != "id"}
+    if not isinstance(inside["id"], str):
+        raise TypeError("id")
+    return TopicPositions(inside["id"], partitions)
+
+
+def _position(at: Any) -> Position:
+    offset, lineage = at
+    if not (type(offset) is int and type(lineage) is int and offset >= 0 and lineage >= 0):
+        raise ValueError(at)
+    return Position(offset, lineage)
+
+
+def _strange(value: object) -> str:
+    shown = repr(value)
+    shown = shown if len(shown) <= 200 else shown[:197] + "..."
+    return (
+        f"these are not offsets of jjq: {shown}; does the checkpoint belong to another source? "
+        "Use one checkpoint a query, or start with a new one"
+    )

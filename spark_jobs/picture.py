@@ -29,7 +29,7 @@ def draw(delays: pd.DataFrame, path: Path) -> None:
         axes[1, column].set_xlabel(f"{label}, and how many flights left or should have", color=GREY)
     axes[0, 0].set_ylabel("mean departure delay, minutes", color=GREY)
     axes[1, 0].set_ylabel("cancelled, percent", color=GREY)
-    first, last = delays["hour"].min(), delays["hour"].max()
+    first, last = (hour.tz_convert("America/New_York") for hour in (delays["hour"].min(), delays["hour"].max()))
     figure.suptitle(
         f"Departures from EWR, JFK and LGA from {first:%Y-%m-%d} to {last:%Y-%m-%d}: "
         f"{delays['flights'].sum():,} flights in {len(delays):,} airport hours"

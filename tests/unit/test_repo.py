@@ -15,7 +15,7 @@ MAX_PYTHON_LINES = 600
 def files() -> list[Path]:
     """The files of the repository: those that git has or would take."""
     listed = subprocess.run(
-        ["git", "-c", "core.quotePath=false", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
         check=True,
         capture_output=True,

@@ -7,7 +7,7 @@ are sorted by name, partitions by number. A partition that is gone stays in, or 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,21 +31,12 @@ class TopicPositions:
     id: str
     partitions: Mapping[int, Position]
 
-    @property
-    def total(self) -> int:
-        return sum(each.offset for each in self.partitions.values())
-
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
     """A stream's position in all its topics, by name."""
 
     topics: Mapping[str, TopicPositions]
-
-    def __iter__(self) -> Iterator[tuple[str, int, Position]]:
-        for name, topic in self.topics.items():
-            for partition, position in topic.partitions.items():
-                yield name, partition, position
 
     def to_json(self) -> dict[str, Any]:
         """What Spark gets; `json.dumps` of it is the same text for the same positions, whatever order they came in."""

@@ -103,13 +103,13 @@ LATEST = Edge("latest")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What a read was asked for. `starting` is None where the default of the mode (stream or batch) applies."""
+    """What a read was asked for. `starting` and `ending` are None where the default of the mode applies."""
 
     path: str
     topics: tuple[str, ...]
     starting: Bound | None = None
     starting_without_match: str = "error"
-    ending: Bound = LATEST
+    ending: Bound | None = None
     fail_on_data_loss: bool = True
     max_offsets_per_trigger: int | None = None
     columns: tuple[str, ...] | None = None
@@ -139,7 +139,7 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
         topics=topics,
         starting=_bound(given, "starting", topics),
         starting_without_match=_one_of(given, "startingOffsetsByTimestampStrategy", ("error", "latest"), "error"),
-        ending=_bound(given, "ending", topics) or LATEST,
+        ending=_bound(given, "ending", topics),
         fail_on_data_loss=_bool(given, "failOnDataLoss", True),
         max_offsets_per_trigger=_positive(given, "maxOffsetsPerTrigger"),
         columns=_names(given, "columns"),

@@ -1,0 +1,295 @@
+"""How the columns of a DataFrame become the records of a topic.
+
+A topic without a schema takes Kafka's columns: value, and key, headers, partition, topic, timestamp where they are
+there. A topic with a schema takes columns by name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from jjq.errors import InvalidArgument, SchemaMismatch, TopicNotFound
+from pyspark_jjq.options import SinkOptions, nearest
+from pyspark_jjq.stores import find_topic, open_store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from jjq import Store, Topic
+
+log = logging.getLogger("jjq.spark")
+
+KAFKA_COLUMNS = ("value", "key", "headers", "partition", "topic", "timestamp")
+# Columns that a read of Kafka or of a topic gives and that mean nothing in a write.
+READ_ONLY_COLUMNS = ("offset", "timestampType")
+_BYTES = (StringType, BinaryType)
+_WHOLE = (ByteType, ShortType, IntegerType, LongType)
+
+
+def destination(options: SinkOptions, schema: StructType) -> Destination:
+    """Where rows of `schema` go, checked before any task runs; makes the topic if it is missing and may be made.
+
+    Raises InvalidArgument or SchemaMismatch where the columns do not fit, TopicNotFound where the topic is missing.
+    """
+    names = schema.fieldNames()
+    if len(set(names)) != len(names):
+        raise InvalidArgument(f"columns have the same name: {', '.join(names)}; rename or drop all but one")
+    if options.topic is None:
+        if "topic" not in names:
+            raise InvalidArgument(
+                'the write names no topic: add .option("topic", "flights"), or a string column topic. '
+                "A table made by CREATE TABLE loses its options; write with the DataFrame's writer instead"
+            )
+        _check_kafka_columns(schema)
+        _no_key_column(options, "rows with a topic column have the column key")
+        open_store(options.path, create=options.create_topic)
+        return KafkaRows(options, schema)
+    store = open_store(options.path, create=options.create_topic)
+    topic = find_topic(store, options.topic)
+    if topic is None:
+        topic = _make(store, options, schema)
+    if topic.schema is None:
+        _check_kafka_columns(schema)
+        _no_key_column(options, f"topic {topic.name!r} has no schema, so its key is the column key")
+        return KafkaRows(options, schema)
+    return OwnColumns(options, schema, _fit(topic, schema, options), tuple(topic.schema.names))
+
+
+def _make(store: Store, options: SinkOptions, schema: StructType) -> Topic:
+    assert options.topic is not None
+    if not options.create_topic:
+        return store.topic(options.topic)  # raises TopicNotFound, which names the nearest one
+    arrow = None
+    if not looks_like_kafka(schema):
+        bad = [name for name in schema.fieldNames() if name.startswith("_")]
+        if bad:
+            raise InvalidArgument(
+                f"columns of a topic do not begin with _: drop or rename {', '.join(bad)} "
+                "(a read with the option metadata adds such columns)"
+            )
+        arrow = plain(to_arrow_schema(schema, timezone="UTC"))
+    return store.create_topic(options.topic, partitions=options.partitions or 1, schema=arrow, exist_ok=True)
+
+
+def looks_like_kafka(schema: StructType) -> bool:
+    """Whether a missing topic is made without a schema: a string or binary `value`, and else only Kafka's columns."""
+    types = {field.name: field.dataType for field in schema.fields}
+    return isinstance(types.get("value"), _BYTES) and types.keys() <= {*KAFKA_COLUMNS, *READ_ONLY_COLUMNS}
+
+
+def plain(schema: pa.Schema) -> pa.Schema:
+    """The schema without Spark's notes, every column nullable, as columns of a topic are."""
+    import pyarrow as pa
+
+    return pa.schema([pa.field(field.name, field.type) for field in schema])
+
+
+def _no_key_column(options: SinkOptions, why: str) -> None:
+    if options.key_column is not None:
+        raise InvalidArgument(f"keyColumn is for topics with a schema: {why}; remove the option")
+
+
+def _check_kafka_columns(schema: StructType) -> None:
+    types: dict[str, DataType] = {field.name: field.dataType for field in schema.fields}
+    if "value" not in types:
+        raise InvalidArgument(
+            f"a topic without a schema takes a column value (string or binary), and there are: "
+            f"{', '.join(types)}; for one column with the whole row write to_json(struct('*')) as value"
+        )
+    wanted = {
+        "value": _BYTES,
+        "key": _BYTES,
+        "topic": (StringType,),
+        "partition": _WHOLE,
+        "timestamp": (TimestampType,),
+    }
+    for name, kinds in wanted.items():
+        if name in types and not isinstance(types[name], kinds):
+            words = " or ".join(kind.typeName() for kind in kinds)
+            raise SchemaMismatch(f"column {name} is {types[name].simpleString()} and must be {words}; cast it")
+    if "headers" in types and not _is_headers(types["headers"]):
+        raise SchemaMismatch(
+            f"column headers is {types['headers'].simpleString()} and must be array<struct<key:string,value:binary>>"
+        )
+    extra = sorted(types.keys() - {*KAFKA_COLUMNS, *READ_ONLY_COLUMNS})
+    if extra:
+        log.warning("not written, as a topic without a schema has no place for them: columns %s", ", ".join(extra))
+
+
+def _is_headers(kind: DataType) -> bool:
+    if not (isinstance(kind, ArrayType) and isinstance(kind.elementType, StructType)):
+        return False
+    parts = [(field.name, type(field.dataType)) for field in kind.elementType.fields]
+    return parts == [("key", StringType), ("value", BinaryType)]
+
+
+def _fit(topic: Topic, schema: StructType, options: SinkOptions) -> pa.Schema:
+    """The topic's schema, after checking that every column of the DataFrame fits one of its columns."""
+    fields = {field.name: field.type for field in topic.schema}
+    given = to_arrow_schema(schema, timezone="UTC")
+    for field in given:
+        if field.name not in fields:
+            raise SchemaMismatch(
+                f"topic {topic.name!r} has no column {field.name!r}; {nearest(field.name, list(fields))} "
+                f"Drop the column, or add it to the topic with alter_topic(add_columns=…)"
+            )
+        if not widens(field.type, fields[field.name]):
+            raise SchemaMismatch(
+                f"column {field.name!r} is {schema[field.name].dataType.simpleString()} and topic {topic.name!r} "
+                f"has it as {fields[field.name]}; cast it"
+            )
+    if options.key_column is not None and options.key_column not in given.names:
+        raise InvalidArgument(f"keyColumn names {options.key_column!r}; {nearest(options.key_column, given.names)}")
+    return topic.schema
+
+
+def widens(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether every value of `given` is one of `wanted`, spelt the same or wider."""
+    import pyarrow as pa
+
+    types = pa.types
+    if given.equals(wanted):
+        return True
+    if types.is_signed_integer(given) and types.is_signed_integer(wanted):
+        return bool(given.bit_width <= wanted.bit_width)
+    if types.is_floating(given) and types.is_floating(wanted):
+        return bool(given.bit_width <= wanted.bit_width)
+    if types.is_decimal(given) and types.is_decimal(wanted):
+        return bool(given.scale <= wanted.scale and given.precision - given.scale <= wanted.precision - wanted.scale)
+    if types.is_timestamp(given) and types.is_timestamp(wanted):
+        # A coarser one than Spark's microseconds would lose something, a finer one may not hold every time.
+        return (given.tz is None) == (wanted.tz is None) and wanted.unit == "us"
+    texts = (types.is_string, types.is_large_string)
+    binaries = (types.is_binary, types.is_large_binary)
+    return any(
+        any(is_a(given) for is_a in group) and any(is_a(wanted) for is_a in group) for group in (texts, binaries)
+    )
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where the rows of a write go. Crosses to the executors."""
+
+    options: SinkOptions
+    schema: StructType
+
+    def write(self, store: Store, staging: Any, batch: pa.RecordBatch) -> None:
+        """Adds the rows of `batch`, at least one, to what a task has staged."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class OwnColumns(Destination):
+    """A topic with a schema: its columns by name, those that the DataFrame has not as nulls."""
+
+    wanted: pa.Schema
+    order: tuple[str, ...]
+
+    def write(self, store: Store, staging: Any, batch: pa.RecordBatch) -> None:
+        import pyarrow as pa
+
+        assert self.options.topic is not None
+        arrays = []
+        for field in self.wanted:
+            place = batch.schema.get_field_index(field.name)
+            if place < 0:
+                arrays.append(pa.nulls(batch.num_rows, field.type))
+                continue
+            array = batch.column(place)
+            arrays.append(array if array.type == field.type else array.cast(field.type))
+        rows = pa.RecordBatch.from_arrays(arrays, schema=plain(self.wanted))
+        staging.write(store.topic(self.options.topic), rows, key=self.options.key_column)
+
+
+@dataclass(frozen=True)
+class KafkaRows(Destination):
+    """Topics without a schema: value, key, headers, partition, topic and timestamp as Spark's Kafka sink takes them."""
+
+    def write(self, store: Store, staging: Any, batch: pa.RecordBatch) -> None:
+        if self.options.topic is not None:
+            self._write_topic(store.topic(self.options.topic), staging, batch)
+            return
+        for name, part in _by_value(batch, "topic"):
+            if name is None:
+                raise InvalidArgument(
+                    "a row has a null topic: fill the column topic for every row, filter such rows out, "
+                    'or name one topic for all with .option("topic", "flights")'
+                )
+            self._write_topic(self._topic(store, name), staging, part)
+
+    def _topic(self, store: Store, name: str) -> Topic:
+        topic = find_topic(store, name)
+        if topic is None:
+            if not self.options.create_topic:
+                raise TopicNotFound(f"topic {name!r}, named by a row, does not exist, and createTopic is false")
+            topic = store.create_topic(name, partitions=self.options.partitions or 1, exist_ok=True)
+        if topic.schema is not None:
+            raise SchemaMismatch(
+                f"topic {name!r}, named by a row, has a schema, and rows with a topic column are values without one; "
+                f'write its columns with .option("topic", "{name}")'
+            )
+        return topic
+
+    def _write_topic(self, topic: Topic, staging: Any, batch: pa.RecordBatch) -> None:
+        import pyarrow as pa
+
+        names = self._names
+        with_partition = _by_value(batch, "partition") if "partition" in names else [(None, batch)]
+        for partition, part in with_partition:
+            if partition is not None and not 0 <= partition < topic.partitions:
+                raise InvalidArgument(
+                    f"a row names partition {partition}, and topic {topic.name!r} has 0 to {topic.partitions - 1}; "
+                    "drop the column partition to let the key choose"
+                )
+            values = pa.RecordBatch.from_arrays([_binary(part, "value")], names=["value"])
+            producers = topic.config.timestamps == "producer"
+            staging.write(
+                topic,
+                values,
+                partition=partition,
+                keys=_binary(part, "key") if "key" in names else None,
+                headers=part.column("headers") if "headers" in names else None,
+                timestamps=part.column("timestamp") if producers and "timestamp" in names else None,
+            )
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(self.schema.fieldNames())
+
+
+def _binary(batch: pa.RecordBatch, name: str) -> pa.Array:
+    import pyarrow as pa
+
+    array = batch.column(name)
+    return array if array.type == pa.binary() else array.cast(pa.binary())
+
+
+def _by_value(batch: pa.RecordBatch, name: str) -> Iterator[tuple[Any, pa.RecordBatch]]:
+    """The rows of each value of a column, in their order; the whole batch, uncopied, where there is one value."""
+    import pyarrow.compute as pc
+
+    column = batch.column(name)
+    values = column.unique().to_pylist()
+    if len(values) == 1:
+        yield values[0], batch
+        return
+    for value in values:
+        yield value, batch.filter(pc.is_null(column) if value is None else pc.fill_null(pc.equal(column, value), False))

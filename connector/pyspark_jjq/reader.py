@@ -1,0 +1,256 @@
+"""Reading topics with Spark: the driver plans slices of files, the tasks read them.
+
+The planning side lives in one Python process a query, the tasks in others: a reader is pickled to them, so it holds
+the options and the shape of the rows, and each process opens the store itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from jjq.errors import DataLoss, InvalidArgument
+from pyspark_jjq import ranges
+from pyspark_jjq.offsets import Offsets, Position, TopicPositions
+from pyspark_jjq.options import LATEST, SourceOptions
+from pyspark_jjq.planning import remaining, share, tasks
+from pyspark_jjq.stores import find_topic, open_store, open_topics, patiently
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from jjq import Topic
+    from jjq.model import Slice
+    from pyspark_jjq.rows import Rows
+
+log = logging.getLogger("jjq.spark")
+
+# An idle query asks for the end about every 15 ms. It may spend a tenth of a core on that, and answers within 0.2 s.
+IDLE_SHARE = 10
+IDLE_PAUSE_MAX_S = 0.2
+
+
+class SlicePartition(InputPartition):
+    """What one task reads: consecutive slices of one partition of one topic."""
+
+    def __init__(self, slices: Sequence[Slice]) -> None:
+        super().__init__(tuple(slices))
+
+
+def partitions_of(slices: Sequence[Slice]) -> list[InputPartition]:
+    return [SlicePartition(each) for each in tasks(slices)]
+
+
+def read_slices(
+    options: SourceOptions, rows: Rows, policy: ranges.LossPolicy, slices: Sequence[Slice]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one task. What retention removes while it reads is the policy's case, as it is when planning."""
+    store = open_store(options.path)
+    left = list(slices)
+    topic = left[0].topic
+    while left:
+        given = 0
+        try:
+            for batch in store.read_slices(left, columns=list(rows.columns), metadata=list(rows.metadata)):
+                given += batch.num_rows
+                yield rows.shape(batch, topic)
+            return
+        except DataLoss as loss:
+            policy.lost(str(loss), topic=topic, partition=left[0].partition, asked=loss.asked, earliest=loss.earliest)
+            rest = remaining(left, given)
+            left = [piece for piece in rest if piece.end > loss.earliest]
+            if left and left[0].start < loss.earliest:
+                left[0] = left[0].split(loss.earliest)[1]
+            if left == rest:
+                raise  # nothing was skipped, so the same would happen for ever
+
+
+class BatchReader(DataSourceReader):
+    """One read of a range that is fixed when the query is planned."""
+
+    def __init__(self, options: SourceOptions, rows: Rows) -> None:
+        self.options = options
+        self.rows = rows
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return patiently(self._partitions)
+
+    def _partitions(self) -> list[InputPartition]:
+        policy = ranges.LossPolicy(self.options.fail_on_data_loss)
+        found: list[InputPartition] = []
+        for topic, start, end in ranges.bounds(self.options, open_topics(self.options.path, self.options.topics)):
+            for p, at in start.partitions.items():
+                found += partitions_of(ranges.plan(topic, p, at, end.partitions[p].offset, policy))
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, SlicePartition):
+            return iter(())  # Spark makes one of its own where there is nothing to read
+        policy = ranges.LossPolicy(self.options.fail_on_data_loss)
+        return read_slices(self.options, self.rows, policy, partition.value)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream of topics. Its state lives in Spark's checkpoint (see offsets); what is kept here is only a cache."""
+
+    def __init__(self, options: SourceOptions, rows: Rows) -> None:
+        self.options = options
+        self.rows = rows
+        self.policy = ranges.LossPolicy(options.fail_on_data_loss)
+        self._initial: Offsets | None = None
+        self._target: Offsets | None = None  # where an AvailableNow query ends
+        self._idle_until = 0.0
+
+    # --- where the stream stands
+
+    def initialOffset(self) -> dict[str, object]:
+        if self._initial is None:  # Spark asks twice, and "latest" must not move in between
+            self._initial = patiently(self._start)
+        return self._initial.to_json()
+
+    def _start(self) -> Offsets:
+        bound = self.options.starting or LATEST
+        return Offsets({t.name: ranges.resolve(t, bound, self.options, end=False) for t in self._topics()})
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = patiently(self._end)
+
+    def _end(self) -> Offsets:
+        bound = self.options.ending or LATEST
+        return Offsets({t.name: ranges.resolve(t, bound, self.options, end=True) for t in self._topics()})
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        rows = self.options.max_offsets_per_trigger
+        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+
+    def reportLatestOffset(self) -> dict[str, object] | None:
+        return patiently(lambda: self._latest().to_json())
+
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
+        """The end of the next micro-batch: the very same as `start` where nothing is new."""
+        self._pause_while_idle()
+        began = time.monotonic()
+        at = Offsets.from_json(start)
+        end = patiently(lambda: self._advance(at, limit))
+        if end == at:
+            cost = time.monotonic() - began
+            self._idle_until = time.monotonic() + min(cost * IDLE_SHARE, IDLE_PAUSE_MAX_S)
+            return start
+        self._idle_until = 0.0
+        return end.to_json()
+
+    def _pause_while_idle(self) -> None:
+        # The wait comes before the look, so an answer is never older than the question: processAllAvailable relies
+        # on seeing what was pushed before it was called.
+        pause = self._idle_until - time.monotonic()
+        if pause > 0:
+            time.sleep(pause)
+
+    def _latest(self) -> Offsets:
+        return Offsets({t.name: ranges.positions(t, t.offsets(), end=True) for t in self._topics()})
+
+    def _advance(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        if self.options.ending is not None and self._target is None:
+            raise InvalidArgument(
+                "an ending in a stream needs .trigger(availableNow=True), under which the query stops there; "
+                "add the trigger, or remove the ending option"
+            )
+        ids: dict[str, str] = {}
+        reached: dict[str, dict[int, Position]] = {}
+        waiting: dict[tuple[str, int], int] = {}
+        bases: dict[tuple[str, int], Position] = {}
+        for name in self.options.topics:
+            topic = find_topic(open_store(self.options.path), name)
+            known = start.topics.get(name)
+            if topic is None:
+                self.policy.lost(f"topic {name!r} is gone: it was deleted", topic=name)
+                continue
+            now = topic.offsets()
+            earliest = ranges.positions(topic, now, end=False)
+            if known is not None and known.id != topic.id:
+                self._recreated(name, known.id, topic.id)
+                known = None
+            ids[name] = topic.id
+            begin = reached[name] = {**earliest.partitions, **(known.partitions if known is not None else {})}
+            for each in now:
+                key, at = (name, each.partition), begin[each.partition]
+                if at.offset > each.end:
+                    self._moved_back(name, each.partition, at, each.end)
+                    begin[each.partition] = at = Position(each.end, each.lineage)
+                last = self._capped(name, topic.id, each.partition, each.end)
+                waiting[key] = max(0, last - max(at.offset, each.start))
+                bases[key] = Position(max(at.offset, each.start), each.lineage)
+        shares = waiting
+        if not isinstance(limit, ReadAllAvailable) and self.options.max_offsets_per_trigger is not None:
+            turn = sum(at.offset for begin in reached.values() for at in begin.values())
+            shares = share(self.options.max_offsets_per_trigger, waiting, turn)
+        for (name, p), rows in shares.items():
+            if rows > 0:
+                reached[name][p] = Position(bases[name, p].offset + rows, bases[name, p].lineage)
+        # What is not there now stays in: without it, it would be read again from the start when it comes back.
+        return Offsets({**start.topics, **{name: TopicPositions(ids[name], at) for name, at in reached.items()}})
+
+    def _capped(self, name: str, topic_id: str, partition: int, end: int) -> int:
+        """The end of a partition, or less where an AvailableNow query has fixed it."""
+        if self._target is None:
+            return end
+        fixed = self._target.topics.get(name)
+        if fixed is None or fixed.id != topic_id:
+            return 0
+        return min(end, fixed.partitions[partition].offset) if partition in fixed.partitions else 0
+
+    def _recreated(self, name: str, old: str, new: str) -> None:
+        self.policy.lost(
+            f"topic {name!r} was deleted and made again: this query read the one with id {old}, there is now {new}, "
+            "and what was left to read of the old one is gone",
+            topic=name,
+            id=new,
+        )
+
+    def _moved_back(self, name: str, partition: int, at: Position, end: int) -> None:
+        self.policy.lost(
+            f"this query has read partition {partition} of topic {name!r} up to offset {at.offset}, and it now ends "
+            f"at {end}: records were lost, in a power cut or because an older copy of the store was put in place",
+            topic=name,
+            partition=partition,
+            asked=at.offset,
+            earliest=end,
+        )
+
+    def _topics(self) -> list[Topic]:
+        return open_topics(self.options.path, self.options.topics)
+
+    # --- a micro-batch
+
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
+        if start == end:  # Spark asks so at a restart
+            return []
+        begin, until = Offsets.from_json(start), Offsets.from_json(end)
+        return patiently(lambda: self._plan(begin, until))
+
+    def _plan(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+        found: list[InputPartition] = []
+        for name, last in end.topics.items():
+            first = start.topics.get(name)
+            if first == last:
+                continue
+            topic = find_topic(open_store(self.options.path), name)
+            if topic is None:
+                self.policy.lost(f"topic {name!r} is gone: it was deleted", topic=name)
+                continue
+            if topic.id != last.id:
+                self._recreated(name, last.id, topic.id)
+                continue
+            begin = first.partitions if first is not None and first.id == last.id else {}
+            earliest = {each.partition: Position(each.start, each.lineage) for each in topic.offsets()}
+            for p, at in sorted(last.partitions.items()):
+                found += partitions_of(ranges.plan(topic, p, begin.get(p, earliest[p]), at.offset, self.policy))
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_slices(self.options, self.rows, self.policy, partition.value)

@@ -1,0 +1,194 @@
+"""What a topic's records look like in Spark, and how the engine's batches take that shape.
+
+A topic without a schema reads as Kafka's source reads: key, value, topic, partition, offset, timestamp, timestampType,
+and headers on request. A topic with a schema reads as its own columns, and metadata columns on request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from jjq.errors import InvalidArgument
+from pyspark_jjq.options import SourceOptions, nearest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from jjq import Topic
+
+HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+
+# The columns of Spark's Kafka source with their types, and where the engine has each of them.
+KAFKA_TYPES: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": HEADERS,
+}
+_KAFKA_TO_ENGINE = {
+    "key": "_key",
+    "topic": "_topic",
+    "partition": "_partition",
+    "offset": "_offset",
+    "timestamp": "_timestamp",
+    "headers": "_headers",
+}
+METADATA_TYPES: dict[str, DataType] = {
+    "_topic": StringType(),
+    "_partition": IntegerType(),
+    "_offset": LongType(),
+    "_timestamp": TimestampType(),
+    "_key": BinaryType(),
+    "_headers": HEADERS,
+}
+
+# Kafka's numbers for who sets the timestamp: CreateTime and LogAppendTime.
+TIMESTAMP_TYPES = {"producer": 0, "broker": 1}
+
+
+def spark_schema(topics: Sequence[Topic], options: SourceOptions) -> StructType:
+    """The schema a read has, with the options `columns`, `metadata` and `includeHeaders` applied.
+
+    Raises InvalidArgument where the topics cannot be read together or an option names what is not there.
+    """
+    available = _available(topics)
+    if topics[0].schema is None:
+        if options.metadata:
+            raise InvalidArgument(
+                f"metadata is for topics with a schema: {topics[0].name!r} has none, and its rows hold "
+                "topic, partition, offset, timestamp and key already; remove the option"
+            )
+        names = options.columns or tuple(name for name in KAFKA_TYPES if name != "headers")
+        added = ("headers",) if options.include_headers and "headers" not in names else ()
+    else:
+        names = options.columns or tuple(name for name in available if name not in METADATA_TYPES)
+        wanted = (*options.metadata, *(("_headers",) if options.include_headers else ()))
+        added = tuple(name for name in dict.fromkeys(wanted) if name not in names)
+    for name in names:
+        if name not in available:
+            raise InvalidArgument(
+                f"columns names {name!r}, and topic {topics[0].name!r} has no such column; "
+                f"{nearest(name, list(available))}"
+            )
+    return StructType([StructField(name, available[name]) for name in (*names, *added)])
+
+
+def _available(topics: Sequence[Topic]) -> dict[str, DataType]:
+    """Every column that the topics can be read as, with its type."""
+    first = topics[0]
+    for other in topics[1:]:
+        if (first.schema is None) != (other.schema is None):
+            with_schema, without = (other, first) if first.schema is None else (first, other)
+            raise InvalidArgument(
+                f"topic {with_schema.name!r} has a schema and {without.name!r} has none, "
+                "so their rows differ; read them as two DataFrames"
+            )
+        if first.schema is not None and not first.schema.equals(other.schema):
+            raise InvalidArgument(
+                f"topics {first.name!r} and {other.name!r} have different schemas; read them as two DataFrames"
+            )
+    if first.schema is None:
+        return KAFKA_TYPES
+    return {field.name: from_arrow_type(field.type) for field in first.schema} | METADATA_TYPES
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How records become rows of one Spark schema. Crosses to the executors, so it holds values only."""
+
+    schema: StructType
+    columns: tuple[str, ...]
+    metadata: tuple[str, ...]
+    timestamp_types: Mapping[str, int] | None  # by topic, Kafka's number; None for topics with a schema
+
+    @classmethod
+    def of(cls, topics: Sequence[Topic], schema: StructType) -> Rows:
+        """Raises InvalidArgument where `schema`, which a user may give with `.schema(…)`, does not fit the topics."""
+        available = _available(topics)
+        for field in schema.fields:
+            if field.name not in available:
+                raise InvalidArgument(
+                    f"the schema given to the read has column {field.name!r}, which topic {topics[0].name!r} "
+                    f"does not have; {nearest(field.name, list(available))}"
+                )
+            if field.dataType != available[field.name]:
+                raise InvalidArgument(
+                    f"column {field.name!r} of topic {topics[0].name!r} is {available[field.name].simpleString()}, "
+                    f"not {field.dataType.simpleString()}; leave the schema out and cast afterwards"
+                )
+        names = schema.fieldNames()
+        if topics[0].schema is not None:
+            columns = tuple(name for name in names if name not in METADATA_TYPES)
+            return cls(schema, columns, tuple(name for name in names if name in METADATA_TYPES), None)
+        kinds = {topic.name: TIMESTAMP_TYPES[topic.config.timestamps] for topic in topics}
+        metadata = tuple(_KAFKA_TO_ENGINE[name] for name in names if name in _KAFKA_TO_ENGINE)
+        return cls(schema, ("value",) if "value" in names else (), metadata, kinds)
+
+    @cached_property
+    def arrow_schema(self) -> pa.Schema:
+        """What Spark compares the first batch with: it must be equal in order, names, types and nullability."""
+        return to_arrow_schema(self.schema, timezone="UTC")
+
+    @cached_property
+    def _sources(self) -> tuple[int | None, ...]:
+        """For each column of the row its place in the engine's batch, None for timestampType."""
+        places = {name: place for place, name in enumerate((*self.columns, *self.metadata))}
+        kafka = self.timestamp_types is not None
+        return tuple(
+            places.get(_KAFKA_TO_ENGINE.get(name, name) if kafka else name) for name in self.schema.fieldNames()
+        )
+
+    def shape(self, batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
+        """The engine's batch of records of `topic` as Spark takes it.
+
+        Nothing is copied, unless a type has another spelling than Spark's.
+        """
+        import pyarrow as pa
+
+        arrays = []
+        for place, field in zip(self._sources, self.arrow_schema, strict=True):
+            if place is None:
+                arrays.append(self._timestamp_types(topic, batch.num_rows))
+                continue
+            array = batch.column(place)
+            if array.type != field.type:
+                # A timestamp finer than Spark's microseconds is cut; nothing else here can lose anything.
+                array = array.cast(field.type, safe=not pa.types.is_timestamp(field.type))
+            arrays.append(array)
+        return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
+
+    def _timestamp_types(self, topic: str, rows: int) -> pa.Array:
+        import pyarrow as pa
+
+        assert self.timestamp_types is not None
+        kept = self._kept.get(topic)
+        if kept is None or len(kept) < rows:
+            kept = self._kept[topic] = pa.repeat(pa.scalar(self.timestamp_types[topic], pa.int32()), rows)
+        return kept.slice(0, rows)
+
+    @cached_property
+    def _kept(self) -> dict[str, pa.Array]:
+        return {}
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: self.__dict__[name] for name in ("schema", "columns", "metadata", "timestamp_types")}

@@ -1,0 +1,66 @@
+"""`format("jjq")`: what Spark asks for by name, and nothing more; each method parses the options and hands on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+
+class DefaultSource(DataSource):
+    """A topic as a DataFrame and a stream, and a DataFrame or a stream into a topic.
+
+    Spark makes one per query in a Python process of its own, pickles it, and uses the copies elsewhere. Imports are
+    inside the methods since Spark imports this module whenever it looks up any data source.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "jjq"
+
+    def schema(self) -> StructType:
+        from pyspark_jjq.options import parse_source
+        from pyspark_jjq.rows import spark_schema
+        from pyspark_jjq.stores import open_topics
+
+        options = parse_source(self.options)
+        return spark_schema(open_topics(options.path, options.topics), options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from pyspark_jjq.options import parse_source
+        from pyspark_jjq.reader import BatchReader
+        from pyspark_jjq.rows import Rows
+        from pyspark_jjq.stores import open_topics
+
+        options = parse_source(self.options)
+        return BatchReader(options, Rows.of(open_topics(options.path, options.topics), schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from pyspark_jjq.options import parse_source
+        from pyspark_jjq.reader import StreamReader
+        from pyspark_jjq.rows import Rows
+        from pyspark_jjq.stores import open_topics
+
+        options = parse_source(self.options)
+        return StreamReader(options, Rows.of(open_topics(options.path, options.topics), schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from pyspark_jjq.options import parse_sink
+        from pyspark_jjq.writer import BatchWriter
+
+        return BatchWriter(parse_sink(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from pyspark_jjq.options import parse_sink
+        from pyspark_jjq.writer import StreamWriter
+
+        return StreamWriter(parse_sink(self.options), schema, overwrite)

@@ -1,0 +1,145 @@
+"""Writing DataFrames and streams to topics, exactly once.
+
+Each task writes whole sealed files that nobody reads yet and sends their names to the driver; the driver gives all of
+them their offsets in one catalog transaction, with (writer, batch) in it. So a task that runs twice, a driver that
+dies before, in or after the commit, and a micro-batch that Spark replays leave every row there once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from jjq.errors import InvalidArgument, JjqError
+from jjq.model import check_name
+from pyspark_jjq.columns import Destination, destination
+from pyspark_jjq.options import SinkOptions
+from pyspark_jjq.stores import open_store, patiently
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from jjq.model import Commit, StagedFile
+
+log = logging.getLogger("jjq.spark")
+
+# What Spark's micro-batch execution sets for its tasks.
+QUERY_ID = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """What a task tells the driver: its files, in order, and the query it belongs to (None in a batch write)."""
+
+    files: tuple[StagedFile, ...]
+    query_id: str | None
+
+
+def stage(target: Destination, batches: Iterator[pa.RecordBatch]) -> Staged:
+    """Writes the rows of one task to files; after an error none of them is left."""
+    context = TaskContext.get()
+    assert context is not None
+    store = open_store(target.options.path)
+    with store.stage(default_partition=context.partitionId()) as staging:
+        for batch in batches:
+            if batch.num_rows:
+                target.write(store, staging, batch)
+        files = tuple(staging.finish())
+    return Staged(files, context.getLocalProperty(QUERY_ID))
+
+
+def files_of(messages: Sequence[WriterCommitMessage | None]) -> list[StagedFile]:
+    """The files of all tasks in the order of the tasks, so that a replay gives the same records the same offsets."""
+    return [file for message in messages if isinstance(message, Staged) for file in message.files]
+
+
+def discard(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Removes what the tasks of a failed write have left; what cannot be removed now, maintenance removes later."""
+    files = files_of(messages)
+    if not files:
+        return
+    try:
+        open_store(options.path).discard(files)
+    except JjqError as error:
+        # The write has failed already, and its reason is what the user must see.
+        log.warning("%d staged files of a failed write were left for maintenance: %s", len(files), error)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """`df.write`: all rows or none. Counted once only under a writerId and batchId: two writes in one foreachBatch
+    see the same query and batch, so those would make the second one vanish."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise InvalidArgument(
+                'mode("overwrite") would take records away that subscribers have yet to read; '
+                'use mode("append"), and `jjq topic empty` first if the old records are to go'
+            )
+        if (options.writer_id is None) != (options.batch_id is None):
+            raise InvalidArgument(
+                "writerId and batchId go together in a batch write: (writerId, batchId) is counted once; "
+                "give both, such as the batch id that foreachBatch passes, or neither"
+            )
+        self.options = options
+        self.writer_id = None if options.writer_id is None else check_name(options.writer_id, "writer")
+        self.target = destination(options, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        return stage(self.target, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        store, files = open_store(self.options.path), files_of(messages)
+        if self.writer_id is None:
+            store.commit(files)
+            return
+        done = patiently(lambda: store.commit(files, writer_id=self.writer_id, batch_id=self.options.batch_id))
+        _tell(done, self.writer_id, self.options.batch_id)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        discard(self.options, messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream`: each micro-batch once, by (query or writerId, batch id), those without rows included."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise InvalidArgument(
+                'outputMode("complete") writes the whole result anew with each micro-batch, and a topic only grows; '
+                'use outputMode("append") with a watermark, or foreachBatch with writerId and batchId'
+            )
+        if options.batch_id is not None:
+            raise InvalidArgument("batchId is for batch writes: in a stream Spark numbers the batches; remove it")
+        self.options = options
+        self.writer_id = None if options.writer_id is None else check_name(options.writer_id, "writer")
+        self.target = destination(options, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        return stage(self.target, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        # The committing process is not told the query, so the tasks say it; there is always at least one task.
+        query_id = next((m.query_id for m in messages if isinstance(m, Staged) and m.query_id), None)
+        if query_id is None:
+            raise InvalidArgument(
+                "Spark did not say which query this micro-batch belongs to, so it cannot be counted once; "
+                "write with foreachBatch, writerId and batchId instead"
+            )
+        store, files = open_store(self.options.path), files_of(messages)
+        writer = self.writer_id or f"spark:{query_id}"
+        done = patiently(lambda: store.commit(files, writer_id=writer, batch_id=batchId, query_id=query_id))
+        _tell(done, writer, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        discard(self.options, messages)
+
+
+def _tell(done: Commit, writer: str, batch: Any) -> None:
+    if done.duplicate:
+        log.warning("batch %s of writer %s was committed before; it was counted once", batch, writer)

@@ -70,20 +70,18 @@ def read_topic(spark: SparkSession, store: str, topic: str, columns: list[str], 
 
 def follow(query: StreamingQuery) -> tuple[int, int]:
     """Prints a line a micro-batch until the query ends; returns (batches, rows read). Raises what the query raised."""
-    seen, rows = -1, 0
+    batches = rows = 0
+    last = -1  # an idle query reports its last batch again
     ended = False
     while not ended:
         ended = query.awaitTermination(1)
         for batch in query.recentProgress:
-            if batch.batchId <= seen:
-                continue
-            seen, rows = batch.batchId, rows + batch.numInputRows
-            seconds = batch.batchDuration / 1000
-            watermark = batch.eventTime.get("watermark", "")[:16]
-            print(
-                f"  batch {seen:3}  {batch.numInputRows:7,} rows  {seconds:5.1f} s  watermark {watermark}", flush=True
-            )
-    return seen + 1, rows
+            if batch.batchId > last:
+                last, batches, rows = batch.batchId, batches + 1, rows + batch.numInputRows
+                seconds, watermark = batch.batchDuration / 1000, batch.eventTime.get("watermark", "")[:16]
+                line = f"  batch {last:3}  {batch.numInputRows:7,} rows  {seconds:5.1f} s  watermark {watermark}"
+                print(line, flush=True)
+    return batches, rows
 
 
 def main() -> None:

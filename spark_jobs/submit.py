@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from types import TracebackType
 
 ROOT = Path(__file__).resolve().parents[1]
 POLL_SECONDS = 0.005  # short, to kill between the sink's commit and the checkpoint's, which are some 100 ms apart
+
+ENDING_SECONDS = 10  # for the last output of a process that has ended
 
 
 class JobError(Exception):
@@ -63,9 +66,11 @@ class Job:
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=self._log,
-            stderr=self._log,
+            stderr=self._log or subprocess.PIPE,
             start_new_session=True,
         )
+        self._errors = threading.Thread(target=self._show_errors, daemon=True)
+        self._errors.start()
 
     def __enter__(self) -> Job:
         return self
@@ -74,6 +79,7 @@ class Job:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
+        self._errors.join(ENDING_SECONDS)
         if self._log:
             self._log.close()
         self._report.unlink(missing_ok=True)
@@ -115,6 +121,15 @@ class Job:
                 self._process.wait(POLL_SECONDS)
         self._process.kill()
         self._process.wait()
+
+    def _show_errors(self) -> None:
+        """Passes on what the job writes to its standard error, without what the JVM says at each start of Spark."""
+        if self._process.stderr is None:
+            return
+        with self._process.stderr as lines:
+            for line in lines:
+                if not line.startswith(b"WARNING: Using incubator modules"):
+                    sys.stderr.write(line.decode(errors="replace"))
 
 
 def _processes_of_session(session: int) -> list[int]:

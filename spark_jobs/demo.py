@@ -28,6 +28,7 @@ import pandas as pd
 import pyarrow as pa
 
 import jjq
+from jjq.errors import JjqError, TopicNotFound
 from spark_jobs import nyc2013, reference
 from spark_jobs.picture import draw
 from spark_jobs.submit import ROOT, Figures, Job, JobError
@@ -108,7 +109,7 @@ def run_killed(place: Place, rows_per_batch: int, kill_at_rows: int, log: Path |
         def rows() -> int:
             try:
                 return sum(offsets.end for offsets in store.topic("delays").offsets())
-            except jjq.TopicNotFound:
+            except TopicNotFound:
                 return 0
 
         with Job(place.store, place.checkpoint, rows_per_batch, log) as job:
@@ -239,7 +240,7 @@ def main() -> int:
     except Different as error:
         print(f"\nThe results differ.\n{error}", file=sys.stderr)
         return 1
-    except (JobError, OSError, jjq.JjqError) as error:
+    except (JobError, OSError, JjqError) as error:
         print(f"\nThe demo failed: {error}", file=sys.stderr)
         return 1
     print(f"\nAll three results are the same to the row. {time.monotonic() - began:.0f} s in all.")

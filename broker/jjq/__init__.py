@@ -1,1 +1,49 @@
-"""A message log that is also a table."""
+"""jjq: a message log with an infinite, replayable history that is also a table.
+
+```python
+import jjq
+
+with jjq.open("data/jjq") as store:
+    events = store.create_topic("events", exist_ok=True)
+    position = events.push(b"hello", key=b"greeting")
+    events.to_pandas()
+```
+"""
+
+from jjq.errors import (
+    DamagedSegment,
+    DataLoss,
+    InvalidArgument,
+    InvalidName,
+    JjqError,
+    OffsetOutOfRange,
+    RecordTooLarge,
+    SchemaMismatch,
+    StagedFileMissing,
+    StoreClosed,
+    StoreError,
+    StoreFormat,
+    StoreNotFound,
+    StoreReadOnly,
+    SubscriberBusy,
+    SubscriberExists,
+    SubscriberNotFound,
+    TopicDeleted,
+    TopicExists,
+    TopicNotFound,
+    WriterConflict,
+)
+from jjq.model import Commit, PartitionOffsets, Position, Positions, Record, SegmentInfo, Slice, StagedFile, WriterInfo
+from jjq.store import Store
+from jjq.store import open_store as open  # noqa: A004 - jjq.open reads as what it does
+from jjq.topic import Topic
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Commit", "DamagedSegment", "DataLoss", "InvalidArgument", "InvalidName", "JjqError", "OffsetOutOfRange",
+    "PartitionOffsets", "Position", "Positions", "Record", "RecordTooLarge", "SchemaMismatch", "SegmentInfo", "Slice",
+    "StagedFile", "StagedFileMissing", "Store", "StoreClosed", "StoreError", "StoreFormat", "StoreNotFound",
+    "StoreReadOnly", "SubscriberBusy", "SubscriberExists", "SubscriberNotFound", "Topic", "TopicDeleted", "TopicExists",
+    "TopicNotFound", "WriterConflict", "WriterInfo", "open",
+]  # fmt: skip

@@ -71,7 +71,9 @@ def parse_instant(text: str, now: int | None = None) -> int | None:
     if match := _RELATIVE.match(text.lower()):
         sign, amount, unit = match.groups()
         if unit not in _UNITS:
-            raise InvalidArgument(f"unknown unit {unit!r} in {text!r}; use one of ms, seconds, minutes, hours, days, weeks")
+            raise InvalidArgument(
+                f"unknown unit {unit!r} in {text!r}; use one of ms, seconds, minutes, hours, days, weeks"
+            )
         delta = int(float(amount) * _UNITS[unit])
         return (now_us() if now is None else now) + (delta if sign == "+" else -delta)
     if _ISO.match(text):

@@ -95,6 +95,11 @@ def body_length(head: Any) -> int:
     return length
 
 
+def is_compressed(head: Any) -> bool:
+    """Whether a record batch's buffers are compressed."""
+    return _slot(head, _follow(head, _slot(head, _follow(head, PREFIX), 2)), 3) != 0
+
+
 def buffer_offsets(head: Any, layout: BatchLayout) -> list[tuple[int, int]]:
     """(offset in the body, length) of each buffer, in order."""
     try:
@@ -119,7 +124,9 @@ def read_blocks(footer: Any) -> list[tuple[int, int, int]]:
     try:
         return [
             (offset, meta, body)
-            for offset, meta, body in struct.iter_unpack("<qi4xq", bytes(footer[position : position + count * BLOCK_SIZE]))
+            for offset, meta, body in struct.iter_unpack(
+                "<qi4xq", bytes(footer[position : position + count * BLOCK_SIZE])
+            )
         ]
     except struct.error as error:
         raise NotAMessage(str(error)) from error

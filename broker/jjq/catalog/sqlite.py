@@ -1,0 +1,259 @@
+"""The SQLite driver: one file in the store, many processes.
+
+Writers queue on `catalog.lock` before they begin: SQLite's own busy handler polls, which among eight processes costs
+a hundred milliseconds at the 99th percentile. Reads fetch everything and end at once, so that no reader keeps the
+write-ahead log from being checkpointed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import sqlite3
+import tempfile
+import threading
+import weakref
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jjq.errors import StoreClosed, StoreError, StoreFormat, StoreReadOnly
+from jjq import files
+
+_BUSY_S = 30.0
+Row = tuple[Any, ...]
+
+_drivers: weakref.WeakSet[SqliteDriver] = weakref.WeakSet()
+_orphans: list[Any] = []  # connections inherited by fork: closing them would drop the parent's locks
+
+
+def _load_queries() -> dict[str, str]:
+    text = resources.files("jjq.catalog").joinpath("queries.sql").read_text(encoding="utf-8")
+    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
+    return {name: body.strip() for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+QUERIES = _load_queries()
+
+
+def migrations() -> list[tuple[int, str]]:
+    """(number, SQL) of each migration, in order."""
+    found = []
+    for entry in resources.files("jjq.catalog").joinpath("migrations").iterdir():
+        if entry.name.endswith(".sql"):
+            found.append((int(entry.name[:4]), entry.read_text(encoding="utf-8")))
+    return sorted(found)
+
+
+class Transaction:
+    """Runs named queries inside one write transaction."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def run(self, name: str, /, **values: Any) -> int:
+        """Executes; returns the number of rows changed."""
+        return self._connection.execute(QUERIES[name], values).rowcount
+
+    def rows(self, name: str, /, **values: Any) -> list[Row]:
+        return self._connection.execute(QUERIES[name], values).fetchall()
+
+    def row(self, name: str, /, **values: Any) -> Row | None:
+        found = self.rows(name, **values)
+        return found[0] if found else None
+
+
+class SqliteDriver:
+    """Connections to one catalog file for this process; safe among threads and across forks."""
+
+    def __init__(self, path: Path, lock_path: Path, *, read_only: bool = False) -> None:
+        self.path = path
+        self.read_only = read_only
+        self._lock_path = lock_path
+        self._mutex = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._lock_fd = -1
+        self._full: bool | None = None
+        self._copy: tempfile.TemporaryDirectory[str] | None = None
+        self._closed = False
+        _drivers.add(self)
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def rows(self, name: str, /, **values: Any) -> list[Row]:
+        with self._mutex, self._translated():
+            return self._open().execute(QUERIES[name], values).fetchall()
+
+    def row(self, name: str, /, **values: Any) -> Row | None:
+        found = self.rows(name, **values)
+        return found[0] if found else None
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[Transaction]:
+        """Several reads of one state. Keep it short: it holds the write-ahead log."""
+        with self._mutex, self._translated():
+            connection = self._open()
+            if connection.in_transaction:  # inside a write transaction of this thread: it sees one state anyway
+                yield Transaction(connection)
+                return
+            connection.execute("BEGIN")
+            try:
+                yield Transaction(connection)
+            finally:
+                connection.execute("ROLLBACK")
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def write(self, *, durable: bool) -> Iterator[Transaction]:
+        """One write transaction, committed at the end, rolled back on an error.
+
+        `durable` (synchronous FULL) means on disk when it returns; otherwise a power cut may undo it, in order with all
+        later ones that are not durable either.
+        """
+        if self.read_only:
+            raise StoreReadOnly(f"the store at {self.path.parent} is read-only; nothing was changed")
+        with self._mutex, self._translated():
+            connection = self._open()
+            files.lock(self._lock_fd)
+            try:
+                if self._full is not durable:
+                    connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+                    self._full = durable
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield Transaction(connection)
+                    connection.execute("COMMIT")
+                except BaseException:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    raise
+            finally:
+                files.unlock(self._lock_fd)
+
+    def migrate(self) -> None:
+        """Brings the file to this version's schema; refuses one made by a later version."""
+        steps = migrations()
+        with self._mutex, self._translated():
+            version = int(self._open().execute("PRAGMA user_version").fetchone()[0])
+            if version > steps[-1][0]:
+                raise StoreFormat(
+                    f"{self.path} has catalog version {version}, this jjq knows up to {steps[-1][0]}; upgrade jjq"
+                )
+            if version == steps[-1][0]:
+                return
+        with self.write(durable=True):
+            connection = self._open()
+            version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+            for number, sql in steps:
+                if number > version:
+                    for statement in re.sub(r"--[^\n]*", "", sql).split(";"):
+                        if statement.strip():
+                            connection.execute(statement)
+                    connection.execute(f"PRAGMA user_version = {number}")
+
+    def backup(self, target: Path) -> None:
+        """A consistent copy of the catalog, also while others write."""
+        with self._mutex, self._translated():
+            copy = sqlite3.connect(target)
+            try:
+                self._open().backup(copy)
+            finally:
+                copy.close()
+
+    def problems(self) -> list[str]:
+        """What SQLite's own check finds wrong with the file; empty when it is sound."""
+        with self._mutex, self._translated():
+            found = [str(row[0]) for row in self._open().execute("PRAGMA integrity_check(20)").fetchall()]
+        return [] if found == ["ok"] else found
+
+    def close(self) -> None:
+        with self._mutex:
+            self._closed = True
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+            if self._lock_fd >= 0:
+                files.close(self._lock_fd)
+                self._lock_fd = -1
+            if self._copy is not None:
+                self._copy.cleanup()
+                self._copy = None
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            if self._closed:
+                raise StoreClosed(f"the store at {self.path.parent} was closed; open it again")
+            self._connection = self._connect_read_only() if self.read_only else self._connect(f"{self.path.as_uri()}")
+            if not self.read_only:
+                self._lock_fd = files.open_lock(self._lock_path)
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                self._connection.execute("PRAGMA wal_autocheckpoint = 1000")
+            self._full = None
+        return self._connection
+
+    @staticmethod
+    def _connect(uri: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            uri, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=256
+        )
+        connection.execute("PRAGMA cache_size = -8192")
+        return connection
+
+    def _connect_read_only(self) -> sqlite3.Connection:
+        """SQLite cannot open a WAL database in a directory it may not write to, unless a writer has it open; then a copy
+        in a temporary directory shows the same state."""
+        try:
+            connection = self._connect(f"{self.path.as_uri()}?mode=ro")
+            connection.execute("SELECT COUNT(*) FROM meta").fetchone()
+            return connection
+        except sqlite3.OperationalError:
+            self._copy = tempfile.TemporaryDirectory(prefix="jjq-catalog-")
+            target = Path(self._copy.name) / self.path.name
+            for suffix in ("-wal", ""):
+                source = self.path.with_name(self.path.name + suffix)
+                if source.exists():
+                    shutil.copyfile(source, target.with_name(target.name + suffix))
+            return self._connect(target.as_uri())
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise StoreError(f"the catalog {self.path} cannot be used: {error}", path=str(self.path)) from error
+        except sqlite3.DatabaseError as error:
+            raise StoreFormat(
+                f"the catalog {self.path} is damaged ({error}); `jjq repair` rebuilds it from the segment files",
+                path=str(self.path),
+            ) from error
+        except OSError as error:
+            raise StoreError(f"cannot use {self._lock_path}: {error.strerror}", path=str(self._lock_path)) from error
+
+    def after_fork(self) -> None:
+        """In a forked child: the parent's connection and lock are not ours to close, unlock or use."""
+        self._mutex = threading.RLock()
+        if self._connection is not None:
+            _orphans.append(self._connection)
+            self._connection = None
+        if self._lock_fd >= 0:
+            with contextlib.suppress(OSError):
+                files.close(self._lock_fd)  # the parent's descriptor keeps the lock
+            self._lock_fd = -1
+        if self._copy is not None:
+            _orphans.append(self._copy)
+            self._copy._finalizer.detach()  # type: ignore[attr-defined] # the parent removes it
+            self._copy = None
+
+
+def _after_fork_in_child() -> None:
+    for driver in list(_drivers):
+        driver.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,400 @@
+"""The bytes of a segment: messages that carry their own checksum, and the index entries beside them.
+
+Arrow IPC has no checksum: a flipped bit or a hole of zeros may read as a clean, shorter stream. So every record batch
+message carries a fixed-width *field* in its custom metadata (key `jjq`, base64, so that other Arrow readers accept the
+file), and an active file has an index of fixed-width *entries*. `docs/format.md` draws both.
+
+CRC32C (Castagnoli, RFC 3720) throughout.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import google_crc32c
+import pyarrow as pa
+
+from jjq.log import flat
+
+FIELD_KEY = b"jjq"
+FORMAT_VERSION = 1
+
+# magic, version, crc, partition, flags, topic, base, rows, synced_to, appended_at, producer, sequence
+_ACTIVE = struct.Struct("<3sBIHH16sqIqq8sq")
+_ACTIVE_CHARS = _ACTIVE.size * 4 // 3
+# magic, version, crc, columns, rows, first row in the file, min and max timestamp; then a CRC for each column
+_SEALED = struct.Struct("<3sBIIIqqq")
+_MAGIC_ACTIVE = b"jjq"
+_MAGIC_SEALED = b"jjs"
+
+crc32c = google_crc32c.value
+extend = google_crc32c.extend
+
+
+class Encoded(NamedTuple):
+    """A record batch message before it has its place: `head` is prefix and metadata, `body` the buffers after it.
+
+    `layout` names the fixed layout that `RowsTemplate` wrote, 0 for one that pyarrow chose.
+    """
+
+    head: bytearray
+    body: tuple[Any, ...]
+    rows: int
+    min_ts: int
+    max_ts: int
+    layout: int
+
+    @property
+    def length(self) -> int:
+        return len(self.head) + sum(len(part) for part in self.body)
+
+    def stamped(self, ts: int) -> Encoded:
+        """The same rows, all at `ts` microseconds: the timestamps are the body's first part."""
+        stamps = struct.pack("<q", ts) * self.rows
+        return self._replace(body=(stamps, *self.body[1:]), min_ts=ts, max_ts=ts)
+
+
+class ActiveField(NamedTuple):
+    """What an active message says of itself. `synced_to` is the file position known to be on disk when it was written."""
+
+    topic: bytes
+    partition: int
+    base: int
+    rows: int
+    synced_to: int
+    appended_at: int
+
+
+def stream_head(schema: pa.Schema) -> bytes:
+    """The schema message an IPC stream begins with."""
+    return bytes(schema.serialize().to_pybytes())
+
+
+def encode(batch: pa.RecordBatch, min_ts: int, max_ts: int, placeholder: bytes = b"~" * _ACTIVE_CHARS,
+           options: pa.ipc.IpcWriteOptions | None = None) -> Encoded:  # fmt: skip
+    """A batch as an IPC message with room for its field."""
+    schema = batch.schema
+    sink = pa.BufferOutputStream()
+    writer = pa.ipc.new_stream(sink, schema, options=options)
+    writer.write_batch(batch, custom_metadata={FIELD_KEY: placeholder})
+    whole = sink.getvalue()
+    start = schema.serialize().size
+    head_end = start + flat.PREFIX + flat.metadata_length(whole[start : start + flat.PREFIX])
+    # The first column has no nulls and eight bytes a row, so its data are the first bytes of the body.
+    stamps_end = head_end + (0 if options else 8 * batch.num_rows)
+    return Encoded(
+        bytearray(whole[start:head_end]),
+        (whole[head_end:stamps_end], whole[stamps_end:]),
+        batch.num_rows,
+        min_ts,
+        max_ts,
+        0,
+    )
+
+
+def place(message: Encoded, field: ActiveField) -> None:
+    """Writes the field into the message's head: from now on it belongs to this offset of this partition."""
+    at = message.head.find(b"~" * _ACTIVE_CHARS)
+    if at < 0:
+        at = _field_position(message.head, _MAGIC_ACTIVE)
+    values = (field.partition, 0, field.topic, field.base, field.rows, field.synced_to, field.appended_at, b"", 0)
+    message.head[at : at + _ACTIVE_CHARS] = base64.b64encode(_ACTIVE.pack(_MAGIC_ACTIVE, FORMAT_VERSION, 0, *values))
+    crc = crc32c(bytes(message.head))
+    for part in message.body:
+        crc = extend(crc, part)
+    message.head[at : at + _ACTIVE_CHARS] = base64.b64encode(_ACTIVE.pack(_MAGIC_ACTIVE, FORMAT_VERSION, crc, *values))
+
+
+def _field_position(head: Any, magic: bytes) -> int:
+    at = bytes(head).find(base64.b64encode(magic))
+    if at < 0:
+        raise flat.NotAMessage("the message carries no field")
+    return at
+
+
+def check_active(head: bytes, body: pa.Buffer) -> ActiveField:
+    """The field of a message whose checksum holds; raises flat.NotAMessage for any other bytes."""
+    at = _field_position(head, _MAGIC_ACTIVE)
+    try:
+        raw = base64.b64decode(head[at : at + _ACTIVE_CHARS], validate=True)
+        magic, version, crc, *values = _ACTIVE.unpack(raw)
+    except (ValueError, struct.error) as error:
+        raise flat.NotAMessage("the message's field is damaged") from error
+    zeroed = base64.b64encode(_ACTIVE.pack(magic, version, 0, *values))
+    if extend(crc32c(head[:at] + zeroed + head[at + _ACTIVE_CHARS :]), body) != crc:
+        raise flat.NotAMessage("the message's checksum does not match")
+    if version != FORMAT_VERSION:
+        raise flat.NotAMessage(f"a message of format version {version}")
+    partition, _flags, topic, base, rows, synced_to, appended_at, _producer, _sequence = values
+    return ActiveField(topic, partition, base, rows, synced_to, appended_at)
+
+
+# --- index entries -------------------------------------------------------------------------------------------------
+
+
+class Entry(NamedTuple):
+    """One entry of an index. What the numbers mean by `kind`:
+
+    OPEN   the head of the file: base = the file's base offset, length = bytes of the schema message
+    BATCH  a message: offsets `[base, base + rows)`, bytes `[position, position + length)`
+    CLOSE  the file's end: base = its end offset, position = its end in bytes, rows = the reason (CLOSE_REASONS)
+
+    `file_crc` is the CRC of the file from byte 0 to the end of this entry's bytes, so that any run of messages is
+    verified by one pass. Timestamps and `appended_at` in microseconds; `run_max_ts` over the file so far.
+    """
+
+    kind: int
+    flags: int
+    reserved: int
+    layout: int
+    base: int
+    rows: int
+    position: int
+    length: int
+    min_ts: int
+    max_ts: int
+    run_max_ts: int
+    appended_at: int
+    file_crc: int
+
+    @property
+    def end(self) -> int:
+        """The offset after this entry's records."""
+        return self.base + self.rows if self.kind == BATCH else self.base
+
+    @property
+    def end_position(self) -> int:
+        return self.position + self.length
+
+
+OPEN, BATCH, CLOSE = 1, 2, 3
+SYNCED = 1  # flag: everything up to this entry was on disk when the entry was written
+CLOSE_REASONS = ("rolled", "linked", "altered", "emptied", "deleted", "failed", "torn", "recovered")
+
+_ENTRY = struct.Struct("<BBHIqqqqqqqqI")
+ENTRY_SIZE = _ENTRY.size + 4
+_ENTRY_FULL = struct.Struct("<BBHIqqqqqqqqII")
+# The state of a CRC32C after any bytes followed by their own CRC. Entries begin from it, so that one pass over a run of
+# entries ends in it again, or one of them is damaged.
+RESIDUE = extend(crc32c(b"jjq"), struct.pack("<I", crc32c(b"jjq")))
+NO_TS = -(1 << 63)
+
+
+def pack_entry(entry: Entry) -> bytes:
+    payload = _ENTRY.pack(*entry)
+    return payload + struct.pack("<I", extend(RESIDUE, payload))
+
+
+def entries_hold(data: bytes) -> bool:
+    """Whether every entry in a run of whole entries is as it was written."""
+    return len(data) % ENTRY_SIZE == 0 and (not data or extend(RESIDUE, data) == RESIDUE)
+
+
+def unpack_entries(data: bytes) -> list[Entry]:
+    make = Entry._make
+    return [make(values[:13]) for values in _ENTRY_FULL.iter_unpack(data)]
+
+
+def valid_prefix(data: bytes) -> list[Entry]:
+    """The entries before the first damaged or partial one."""
+    whole = data[: len(data) - len(data) % ENTRY_SIZE]
+    if entries_hold(whole):
+        return unpack_entries(whole)
+    good = 0
+    while good < len(whole) and entries_hold(whole[good : good + ENTRY_SIZE]):
+        good += ENTRY_SIZE
+    return unpack_entries(whole[:good])
+
+
+# --- sealed batches ------------------------------------------------------------------------------------------------
+
+
+class SealedField(NamedTuple):
+    """What a sealed batch says of itself: rows, its first row's place in the file, timestamps, a CRC for each column."""
+
+    rows: int
+    first_row: int
+    min_ts: int
+    max_ts: int
+    column_crcs: tuple[int, ...]
+
+
+def sealed_placeholder(columns: int) -> bytes:
+    return b"~" * len(base64.b64encode(b"\0" * (_SEALED.size + 4 * columns)))
+
+
+def _pack_sealed(crc: int, field: SealedField) -> bytes:
+    crcs = field.column_crcs
+    head = _SEALED.pack(
+        _MAGIC_SEALED, FORMAT_VERSION, crc, len(crcs), field.rows, field.first_row, field.min_ts, field.max_ts
+    )
+    return base64.b64encode(head + struct.pack(f"<{len(crcs)}I", *crcs))
+
+
+def buffers_of(field_type: pa.DataType) -> int:
+    """How many buffers a column of this type has in a message, children included."""
+    if pa.types.is_null(field_type):
+        return 0
+    if pa.types.is_map(field_type):
+        return 3 + buffers_of(field_type.key_type) + buffers_of(field_type.item_type)
+    if pa.types.is_list(field_type):
+        return 2 + buffers_of(field_type.value_type)
+    if pa.types.is_struct(field_type):
+        return 1 + sum(buffers_of(field_type.field(i).type) for i in range(field_type.num_fields))
+    if pa.types.is_binary(field_type) or pa.types.is_string(field_type):
+        return 3
+    return 2
+
+
+def column_ranges(head: Any, body_length: int, schema: pa.Schema) -> list[tuple[int, int]]:
+    """The bytes `[start, end)` of the body that hold each column; together they are the whole body."""
+    layout = flat.batch_layout(head)
+    starts = [offset for offset, _ in flat.buffer_offsets(head, layout)] + [body_length]
+    ranges, at = [], 0
+    for field in schema:
+        following = at + buffers_of(field.type)
+        if following >= len(starts) and following != len(starts) - 1:
+            raise flat.NotAMessage("fewer buffers than the schema has")
+        ranges.append((starts[at] if at < len(starts) else body_length, starts[following]))
+        at = following
+    return ranges
+
+
+def place_sealed(message: Encoded, first_row: int, schema: pa.Schema) -> None:
+    """Writes the field of a sealed batch: a CRC for each column's bytes, and one over the metadata itself."""
+    body = message.body[-1]
+    crcs = tuple(crc32c(body[start:end]) for start, end in column_ranges(message.head, len(body), schema))
+    field = SealedField(message.rows, first_row, message.min_ts, message.max_ts, crcs)
+    placeholder = sealed_placeholder(len(crcs))
+    at = message.head.index(placeholder)
+    message.head[at : at + len(placeholder)] = _pack_sealed(0, field)
+    message.head[at : at + len(placeholder)] = _pack_sealed(crc32c(bytes(message.head)), field)
+
+
+def check_sealed(head: bytes, columns: int) -> SealedField:
+    """The field of a sealed batch whose metadata is as written; raises flat.NotAMessage. Columns are checked apart."""
+    at = _field_position(head, _MAGIC_SEALED)
+    length = len(sealed_placeholder(columns))
+    try:
+        raw = base64.b64decode(head[at : at + length], validate=True)
+        _magic, version, crc, count, rows, first_row, min_ts, max_ts = _SEALED.unpack_from(raw)
+        crcs = struct.unpack_from(f"<{columns}I", raw, _SEALED.size)
+    except (ValueError, struct.error) as error:
+        raise flat.NotAMessage("the batch's field is damaged") from error
+    field = SealedField(rows, first_row, min_ts, max_ts, crcs)
+    if count != columns or version != FORMAT_VERSION:
+        raise flat.NotAMessage(f"a batch of {count} columns, format version {version}")
+    if crc32c(head[:at] + _pack_sealed(0, field) + head[at + length :]) != crc:
+        raise flat.NotAMessage("the batch's metadata does not match its checksum")
+    return field
+
+
+# --- rows of a topic without a schema --------------------------------------------------------------------------------
+
+
+class RowsTemplate:
+    """Encodes few rows of (timestamp, key, value) without pyarrow, whose fixed cost is ten times that of the row.
+
+    pyarrow writes one message of the schema; the numbers that vary (lengths, null counts, buffer positions) are
+    patched into a copy of its metadata for each new one. Only for the physical schema of a topic without a schema, and
+    rows without headers. `layout` identifies the untouched rest, so that `rows_at` reads back only what has this form.
+    """
+
+    # Buffers: timestamp 0-1, key 2-4, headers 5-13 (list 5-6, struct 7, name 8-10, value 11-13), value 14-16
+    # Nodes: timestamp, key, headers list, struct, name, value, then the value column
+    _KEY, _VALUE, _COUNT = 2, 14, 17
+    _NODES = 7
+
+    def __init__(self, schema: pa.Schema) -> None:
+        columns = [
+            pa.array([1], schema.field(0).type),
+            pa.array([b"k"], pa.binary()),
+            pa.array([None], schema.field(2).type),
+            pa.array([b"v"], pa.binary()),
+        ]
+        head = encode(pa.record_batch(columns, schema=schema), 0, 0).head
+        self._layout = layout = flat.batch_layout(head)
+        if (layout.buffer_count, layout.node_count) != (self._COUNT, self._NODES):
+            raise flat.NotAMessage("pyarrow lays out the columns in an unknown way")
+        self._nodes = struct.Struct(f"<{2 * self._NODES}q")
+        self._buffers = struct.Struct(f"<{2 * self._COUNT}q")
+        varying = (
+            (layout.body_length, 8), (layout.rows, 8), (layout.nodes, self._nodes.size), (layout.buffers, self._buffers.size),
+        )  # fmt: skip
+        for position, length in varying:
+            head[position : position + length] = bytes(length)
+        self._head = bytes(head)
+        self.head_length = len(head)
+        self.layout = crc32c(self._head) or 1
+        # One unpack for all that a single row needs: null counts of key and value, and where their bytes are.
+        key_node, value_node = layout.nodes + 16 + 8, layout.nodes + 16 * 6 + 8
+        key_data, value_data = layout.buffers + 16 * (self._KEY + 2), layout.buffers + 16 * (self._VALUE + 2)
+        pads = (value_data - key_data - 16, key_node - value_data - 16, value_node - key_node - 8)
+        if min(pads) < 0:  # flatbuffers grow downwards: pyarrow writes the nodes first, so they come last
+            raise flat.NotAMessage("pyarrow lays out the metadata in an unknown way")
+        self._row_at = key_data
+        self._row = struct.Struct(f"<qq{pads[0]}xqq{pads[1]}xq{pads[2]}xq")
+
+    def encode(self, stamps: Sequence[int], keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> Encoded:
+        rows = len(stamps)
+        buffers: list[int] = []
+        body: list[bytes] = []
+        at = 0
+
+        def add(data: bytes) -> None:
+            nonlocal at
+            buffers.extend((at, len(data)))
+            if data:
+                padded = data + b"\0" * (-len(data) % 8)
+                body.append(padded)
+                at += len(padded)
+
+        add(b"")
+        add(struct.pack(f"<{rows}q", *stamps))
+        key_nulls = self._binary(keys, add)
+        add(bytes((rows + 7) // 8))
+        add(bytes(4 * (rows + 1)))
+        for _ in range(7, self._VALUE):
+            buffers.extend((at, 0))
+        value_nulls = self._binary(values, add)
+        head = bytearray(self._head)
+        layout = self._layout
+        struct.pack_into("<q", head, layout.body_length, at)
+        struct.pack_into("<q", head, layout.rows, rows)
+        self._nodes.pack_into(head, layout.nodes, rows, 0, rows, key_nulls, rows, rows, *(0,) * 6, rows, value_nulls)
+        self._buffers.pack_into(head, layout.buffers, *buffers)
+        return Encoded(head, tuple(body), rows, min(stamps), max(stamps), self.layout)
+
+    @staticmethod
+    def _binary(items: Sequence[bytes | None], add: Any) -> int:
+        nulls = items.count(None)
+        if nulls:
+            bits = bytearray((len(items) + 7) // 8)
+            for i, item in enumerate(items):
+                if item is not None:
+                    bits[i >> 3] |= 1 << (i & 7)
+            add(bytes(bits))
+            present = [item or b"" for item in items]
+        else:
+            add(b"")
+            present = items  # type: ignore[assignment]
+        add(struct.pack(f"<{len(items) + 1}i", 0, *accumulate(map(len, present))))
+        add(b"".join(present))
+        return nulls
+
+    def rows_at(self, data: bytes, positions: Sequence[int]) -> tuple[list[bytes | None], list[bytes | None]]:
+        """Keys and values of one-row messages of this layout that begin at `positions` of verified bytes."""
+        keys: list[bytes | None] = []
+        values: list[bytes | None] = []
+        add_key, add_value = keys.append, values.append
+        unpack, row_at, head_length = self._row.unpack_from, self._row_at, self.head_length
+        for position in positions:
+            key_at, key_length, value_at, value_length, key_null, value_null = unpack(data, position + row_at)
+            body = position + head_length
+            add_key(None if key_null else data[body + key_at : body + key_at + key_length])
+            add_value(None if value_null else data[body + value_at : body + value_at + value_length])
+        return keys, values

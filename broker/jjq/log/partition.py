@@ -1,0 +1,566 @@
+"""One partition's log: appending, rolling, recovering. What reads is in `reader.py`.
+
+Order of locks: this object's leader lock, then the partition's `lock` file, then the catalog's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from jjq import files
+from jjq.clock import now_us
+from jjq.errors import DamagedSegment
+from jjq.log import format as fmt
+from jjq.log.stream import ActiveFile, StreamReader, promised_after, scan_messages, stream_paths
+from jjq.model import Segment
+from jjq.schema import TIMESTAMP, headers_array, null_headers
+
+_TEMPLATE_ROWS = 256  # above this pyarrow's fixed cost no longer matters
+_GROUP_BYTES = 32 << 20  # what one leader writes at once
+_JOIN_ROWS = 4096
+
+
+class PartitionState(Protocol):
+    """The catalog's row of a partition, as the log needs it."""
+
+    @property
+    def start_offset(self) -> int: ...
+    @property
+    def end_offset(self) -> int: ...
+    @property
+    def active(self) -> str | None: ...
+    @property
+    def active_schema(self) -> int: ...
+    @property
+    def lineage(self) -> int: ...
+    @property
+    def boot_id(self) -> str: ...
+    @property
+    def prefix_max_ts(self) -> int: ...
+
+
+class LogCatalog(Protocol):
+    """What a log asks of the catalog. `roll` is durable on return; reads are of one state each."""
+
+    def partition(self, topic_id: str, partition: int) -> Any: ...
+    def segments(self, topic_id: str, partition: int, start: int, end: int) -> tuple[Any, list[Segment]]: ...
+    def first_segment_reaching(self, topic_id: str, partition: int, ts: int) -> Segment | None: ...
+    def first_segment_with(self, topic_id: str, partition: int, ts: int) -> Segment | None: ...
+    def lineages(self, topic_id: str, partition: int, after: int) -> list[tuple[int, int]]: ...
+    def roll(
+        self, before: Any, *, closed: Segment | None, active: str | None, active_schema: int, boot_id: str,
+        lineage_start: int | None = None, garbage: Sequence[str] = (), due_at: int = 0,
+    ) -> Any: ...  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """What appending needs to know of a topic; read again whenever another active file is opened."""
+
+    schema_version: int
+    sync: str
+    segment_bytes: int
+    segment_rows: int | None
+    segment_age_us: int | None
+    broker_time: bool
+
+
+class TopicFacts(Protocol):
+    """Settings and schemas of one topic. `settings` asks the catalog and raises TopicDeleted; schemas never change."""
+
+    def settings(self) -> LogSettings: ...
+    def physical(self, version: int) -> pa.Schema: ...
+    def template(self, version: int) -> fmt.RowsTemplate | None: ...
+
+
+@dataclass(eq=False, slots=True)
+class Append:
+    """A request to append: rows of a topic without a schema, or one batch of physical columns without timestamps.
+
+    `stamps` in microseconds for producer time, None for the broker's. Filled in when it is done: the first offset and
+    the timestamp of the first row.
+    """
+
+    version: int
+    keys: Sequence[bytes | None] = ()
+    values: Sequence[bytes | None] = ()
+    headers: Sequence[list[tuple[str, bytes | None]] | None] | None = None
+    batch: pa.RecordBatch | None = None
+    stamps: Sequence[int] | None = None
+    size: int = 0
+    offset: int = -1
+    timestamp: int = 0
+    done: bool = False
+    error: BaseException | None = None
+
+    @property
+    def rows(self) -> int:
+        return len(self.values) if self.batch is None else int(self.batch.num_rows)
+
+
+@dataclass(slots=True)
+class _Group:
+    """Requests that become one message."""
+
+    requests: list[Append] = field(default_factory=list)
+    rows: int = 0
+
+    def takes(self, request: Append) -> bool:
+        if not self.requests:
+            return True
+        first = self.requests[0]
+        return (
+            (first.batch is None) == (request.batch is None)
+            and (first.stamps is None) == (request.stamps is None)
+            and first.version == request.version
+            and self.rows + request.rows <= _JOIN_ROWS
+        )
+
+
+class PartitionLog:
+    """Appends to one partition, for all threads of this process."""
+
+    def __init__(self, directory: Path, topic_id: str, partition: int, catalog: LogCatalog, facts: TopicFacts,
+                 boot_id: str, sidecar: Callable[[str], str], grace_us: int) -> None:  # fmt: skip
+        self.directory = directory
+        self.topic_id = topic_id
+        self.partition = partition
+        self._topic_bytes = bytes.fromhex(topic_id)
+        self._catalog = catalog
+        self._facts = facts
+        self._boot_id = boot_id
+        self._relative = sidecar  # a file name in this directory -> its path relative to the store, for garbage rows
+        self._grace_us = grace_us
+        self._leader = threading.Lock()
+        self._queue: deque[Append] = deque()
+        self._lock_fd = -1
+        self._active: ActiveFile | None = None
+        self._settings: LogSettings | None = None
+        self.unsynced_since: int | None = None  # when the oldest record not yet on disk was appended (µs)
+
+    # --- appending ---------------------------------------------------------------------------------------------------
+
+    def append(self, request: Append) -> None:
+        """Appends and returns when the request is as durable as the topic promises; threads that wait share a sync.
+
+        Raises StoreError when the disk refuses, DamagedSegment, TopicDeleted; then nothing of the request is visible.
+        """
+        self._queue.append(request)
+        with self._leader:
+            if not request.done:
+                taken = self._take_queue()
+                try:
+                    self._write(taken)
+                except BaseException as error:
+                    for each in taken:
+                        each.error = error
+                    raise
+                finally:
+                    for each in taken:
+                        each.done = True
+        if request.error is not None:
+            raise request.error
+
+    def _take_queue(self) -> list[Append]:
+        """Whole queue up to the group's limit. Requests are written in the order they queued, so the first is the oldest."""
+        taken = [self._queue.popleft()]
+        size = taken[0].size
+        while self._queue and size + self._queue[0].size <= _GROUP_BYTES:
+            taken.append(self._queue.popleft())
+            size += taken[-1].size
+        return taken
+
+    def _write(self, requests: list[Append]) -> None:
+        groups = [_Group()]
+        for request in requests:
+            if not groups[-1].takes(request):
+                groups.append(_Group())
+            groups[-1].requests.append(request)
+            groups[-1].rows += request.rows
+        # Encoding needs only the schema, so it is done before the lock; the time is stamped under it.
+        version = self._settings.schema_version if self._settings else self._facts.settings().schema_version
+        messages = [self._encode(group, version) for group in groups]
+        with files.translated("append to", self.directory), self.locked():
+            now = now_us()
+            active = self._ready_locked(now)
+            settings = self._settings
+            assert settings is not None
+            if settings.schema_version != version:
+                messages = [self._encode(group, settings.schema_version) for group in groups]
+            stamp = max(now, active.last_ts)
+            messages = [
+                message.stamped(stamp) if group.requests[0].stamps is None else message
+                for message, group in zip(messages, groups, strict=True)
+            ]
+            sync = settings.sync == "always"
+            offset = active.append_locked(self._topic_bytes, self.partition, messages, now, sync)
+            if not sync and self.unsynced_since is None:
+                self.unsynced_since = now
+        for request in requests:
+            request.offset = offset
+            request.timestamp = stamp if request.stamps is None else request.stamps[0]
+            offset += request.rows
+
+    def _encode(self, group: _Group, version: int) -> fmt.Encoded:
+        schema = self._facts.physical(version)
+        requests = group.requests
+        stamps: list[int] = [0] * group.rows
+        if requests[0].stamps is not None:
+            stamps = [ts for request in requests for ts in (request.stamps or ())]
+        if requests[0].batch is not None:
+            batches = [fill(each.batch, pa.schema(list(schema)[1:])) for each in requests if each.batch is not None]
+            batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+            columns = [stamp_array(stamps), *batch.columns]
+        else:
+            if len(requests) == 1:
+                keys, values, headers = requests[0].keys, requests[0].values, requests[0].headers
+            else:
+                keys = [key for request in requests for key in request.keys]
+                values = [value for request in requests for value in request.values]
+                headers = None
+                if any(request.headers is not None for request in requests):
+                    headers = [h for r in requests for h in (r.headers if r.headers is not None else [None] * r.rows)]
+            template = self._facts.template(version)
+            if headers is None and template is not None and group.rows <= _TEMPLATE_ROWS:
+                return template.encode(stamps, keys, values)
+            columns = [
+                stamp_array(stamps),
+                pa.array(keys, pa.binary()),
+                null_headers(group.rows) if headers is None else headers_array(headers),
+                pa.array(values, pa.binary()),
+            ]
+        return fmt.encode(pa.RecordBatch.from_arrays(columns, schema=schema), min(stamps), max(stamps))
+
+    # --- the active file, under the lock -----------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """The partition among processes. Threads hold the leader lock first."""
+        if self._lock_fd < 0:
+            self._lock_fd = files.open_lock(self.directory / "lock")
+        files.lock(self._lock_fd)
+        try:
+            yield
+        finally:
+            files.unlock(self._lock_fd)
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """The partition among threads and processes, for callers outside."""
+        with self._leader, files.translated("lock", self.directory), self.locked():
+            yield
+
+    def _ready_locked(self, now: int) -> ActiveFile:
+        """The active file, open and able to take records; whatever was left undone by others is done first."""
+        while True:
+            active = self._active
+            if active is None:
+                active = self._load_locked(now)
+            settings = self._settings
+            assert settings is not None
+            active.refresh_locked()
+            if active.closed:
+                self._finish_locked(active, now)
+            elif active.failed or active.torn_locked():
+                active.close_locked("failed" if active.failed else "torn")
+            elif active.rows and (
+                active.length - active.head_length >= settings.segment_bytes
+                or (settings.segment_rows is not None and active.rows >= settings.segment_rows)
+                or (settings.segment_age_us is not None and now - active.opened_at >= settings.segment_age_us)
+            ):
+                active.close_locked("rolled")
+            else:
+                return active
+
+    def _load_locked(self, now: int) -> ActiveFile:
+        row = self._catalog.partition(self.topic_id, self.partition)
+        self._settings = settings = self._facts.settings()
+        if row.boot_id != self._boot_id:
+            row = self.recover_locked(row, settings)
+        if row.active is None:
+            active = self._create_locked(row.end_offset, row.prefix_max_ts, settings, now)
+            self._name_active_locked(row, active, None, settings)
+        else:
+            active = self._open_active(row)
+        self._active = active
+        return active
+
+    def _open_active(self, row: PartitionState) -> ActiveFile:
+        assert row.active is not None
+        try:
+            return ActiveFile.open(self.directory, row.active)
+        except FileNotFoundError as error:
+            path, _ = stream_paths(self.directory, row.active)
+            raise DamagedSegment(
+                f"{path}: the active file is missing; run `jjq repair`",
+                path=str(path), position=0, lost=(row.end_offset, row.end_offset),
+            ) from error  # fmt: skip
+
+    def _create_locked(self, base: int, floor_ts: int, settings: LogSettings, now: int) -> ActiveFile:
+        schema = self._facts.physical(settings.schema_version)
+        return ActiveFile.create(self.directory, uuid.uuid4().hex, schema, base, floor_ts, now)
+
+    def _name_active_locked(
+        self, row: Any, active: ActiveFile, closed: ActiveFile | None, settings: LogSettings
+    ) -> None:
+        """One transaction: takes the closed file's row in and names the new active file."""
+        lineage_start = None
+        garbage: list[str] = []
+        if closed is not None:
+            if closed.highest_visible_locked() > closed.end:
+                lineage_start = closed.end
+            if not closed.rows:
+                garbage = [self._relative(path.name) for path in stream_paths(self.directory, closed.uuid)]
+        try:
+            self._catalog.roll(
+                row,
+                closed=closed.segment(row.active_schema) if closed is not None and closed.rows else None,
+                active=active.uuid, active_schema=settings.schema_version, boot_id=self._boot_id,
+                lineage_start=lineage_start, garbage=garbage, due_at=now_us() + self._grace_us,
+            )  # fmt: skip
+        except BaseException:
+            # Whether the transaction got through is not known, so the file stays; maintenance finds it if nobody names it.
+            active.close_descriptors()
+            self.forget_active()
+            raise
+
+    def _finish_locked(self, closed: ActiveFile, now: int) -> None:
+        """A closed file gets its row, unless somebody has given it one; another file becomes active."""
+        row = self._catalog.partition(self.topic_id, self.partition)
+        if row.active != closed.uuid:
+            self.forget_active()
+            return
+        closed.settle_locked()
+        self._settings = settings = self._facts.settings()
+        active = self._create_locked(closed.end, closed.last_ts, settings, now)
+        self._name_active_locked(row, active, closed, settings)
+        self.forget_active()
+        self._active = active
+        self.unsynced_since = None
+
+    def close_active_locked(self, reason: str) -> tuple[Any, Segment | None]:
+        """Ends the active file for a change of the catalog by the caller, in whose transaction the row belongs.
+
+        Returns the partition's row and the closed file's segment (None when it had no records).
+        """
+        row = self._catalog.partition(self.topic_id, self.partition)
+        if row.boot_id != self._boot_id:
+            row = self.recover_locked(row, self._facts.settings())
+        if row.active is None:
+            self.forget_active()
+            return row, None
+        active = self._active
+        if active is None or active.uuid != row.active:
+            self.forget_active()
+            active = self._active = self._open_active(row)
+        active.refresh_locked()
+        if not active.closed:
+            active.close_locked("failed" if active.failed else reason)
+        active.settle_locked()
+        if active.highest_visible_locked() > active.end:
+            # Records were taken back: that needs a lineage of its own, which a plain roll gives it.
+            self._finish_locked(active, now_us())
+            return self.close_active_locked(reason)
+        segment = active.segment(row.active_schema) if active.rows else None
+        return row, segment
+
+    def roll_locked(self, reason: str = "rolled") -> bool:
+        """Rolls the active file if it has records; True if it did."""
+        row = self._catalog.partition(self.topic_id, self.partition)
+        if row.active is None:
+            return False
+        now = now_us()
+        active = self._ready_locked(now)
+        if not active.rows:
+            return False
+        active.close_locked(reason)
+        self._finish_locked(active, now)
+        return True
+
+    def sync(self) -> None:
+        """Puts on disk what was appended without a sync, by any process."""
+        with self._leader, files.translated("sync", self.directory), self.locked():
+            row = self._catalog.partition(self.topic_id, self.partition)
+            if row.active is None or row.boot_id != self._boot_id:
+                return
+            active = self._active
+            if active is None or active.uuid != row.active:
+                self.forget_active()
+                active = self._active = self._open_active(row)
+                self._settings = self._facts.settings()
+            active.refresh_locked()
+            active.sync_locked()
+            self.unsynced_since = None
+
+    def roll_if_old(self, now: int) -> bool:
+        """Rolls an active file that is over its age though nobody appends; True if it did."""
+        with self.exclusive():
+            row = self._catalog.partition(self.topic_id, self.partition)
+            if row.active is None:
+                return False
+            before = row.active
+            self._ready_locked(now)
+            return bool(self._catalog.partition(self.topic_id, self.partition).active != before)
+
+    def forget_active(self) -> None:
+        if self._active is not None:
+            self._active.close_descriptors()
+            self._active = None
+        self._settings = None
+
+    # --- recovery ----------------------------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Verifies the active file if this is the first touch under another boot."""
+        with self.exclusive():
+            row = self._catalog.partition(self.topic_id, self.partition)
+            if row.boot_id != self._boot_id:
+                self.recover_locked(row, self._facts.settings())
+
+    def recover_locked(self, row: Any, settings: LogSettings) -> Any:
+        """After a reboot the index may lag behind the data and the data may have holes: the messages themselves decide.
+
+        Returns the partition's row of this boot. What was acknowledged as durable is there, or DamagedSegment is
+        raised. Where the end may have moved back, a new lineage begins.
+        """
+        self.forget_active()
+        if row.active is None:
+            return self._catalog.roll(
+                row, closed=None, active=None, active_schema=row.active_schema, boot_id=self._boot_id
+            )
+        found = survey(self.directory, row, self._facts.physical(row.active_schema), self._topic_bytes, self.partition)
+        lineage_start = found.end if settings.sync != "always" or found.index_end > found.end else None
+        active, garbage = row.active, []
+        if not found.clean:
+            copy = self._copy_locked(row, found)
+            active = copy.uuid
+            copy.close_descriptors()
+            garbage = [self._relative(path.name) for path in stream_paths(self.directory, row.active)]
+        return self._catalog.roll(
+            row, closed=None, active=active, active_schema=row.active_schema, boot_id=self._boot_id,
+            lineage_start=lineage_start, garbage=garbage, due_at=now_us() + self._grace_us,
+        )  # fmt: skip
+
+    def _copy_locked(self, row: Any, found: Survey) -> ActiveFile:
+        schema = self._facts.physical(row.active_schema)
+        copy = ActiveFile.create(self.directory, uuid.uuid4().hex, schema, row.end_offset, row.prefix_max_ts, now_us())
+        try:
+            with StreamReader(self.directory, row.active, schema, entries=found.entries) as reader:
+                stamps = {entry.base: entry for entry in found.entries if entry.kind == fmt.BATCH}
+                for base, batch in reader.scan(row.end_offset, found.end):
+                    entry = stamps[base]
+                    message = fmt.encode(batch, entry.min_ts, entry.max_ts)
+                    copy.append_locked(self._topic_bytes, self.partition, [message], entry.appended_at, sync=False)
+            copy.sync_locked()
+            if found.closed:
+                copy.close_locked("recovered")
+        except BaseException:
+            copy.close_descriptors()
+            raise
+        return copy
+
+    # --- the life of the object --------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        with self._leader:
+            self.forget_active()
+            if self._lock_fd >= 0:
+                files.close(self._lock_fd)
+                self._lock_fd = -1
+
+    def after_fork(self) -> None:
+        """In a forked child: closing the descriptors leaves the parent's locks alone, unlocking would not."""
+        self._leader = threading.Lock()
+        self._queue.clear()
+        self.forget_active()
+        if self._lock_fd >= 0:
+            with contextlib.suppress(OSError):
+                files.close(self._lock_fd)
+            self._lock_fd = -1
+        self.unsynced_since = None
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What is whole in an active file after a reboot. `clean`: index and data agree to the last byte."""
+
+    entries: list[fmt.Entry]
+    end: int
+    index_end: int
+    clean: bool
+    closed: bool
+
+
+def survey(directory: Path, row: PartitionState, schema: pa.Schema, topic: bytes, partition: int) -> Survey:
+    """Reads a whole active file by its messages; raises DamagedSegment when durable records are not whole."""
+    assert row.active is not None
+    path, index_path = stream_paths(directory, row.active)
+    with files.translated("recover", path):
+        index_bytes = index_path.read_bytes() if index_path.exists() else b""
+        if not path.exists():
+            raise DamagedSegment(
+                f"{path}: the active file is missing; run `jjq repair`",
+                path=str(path), position=0, lost=(row.end_offset, row.end_offset),
+            )  # fmt: skip
+        entries, why = scan_messages(path, schema, topic, partition)
+        size = path.stat().st_size
+    index = fmt.valid_prefix(index_bytes)
+    head = fmt.stream_head(schema)
+    if not entries:
+        crc = fmt.crc32c(head)
+        floor = row.prefix_max_ts
+        entries = [fmt.Entry(fmt.OPEN, 0, 0, 0, row.end_offset, 0, 0, len(head), fmt.NO_TS, floor, fmt.NO_TS, 0, crc)]
+    end, position = entries[-1].end, entries[-1].end_position
+    closing = next((entry for entry in index if entry.kind == fmt.CLOSE), None)
+    promised = max((entry.end for entry in index if entry.flags & fmt.SYNCED), default=row.end_offset)
+    if closing is not None:
+        promised = closing.base
+        if end > closing.base:
+            entries = [entry for entry in entries if entry.end <= closing.base]
+            end, position = entries[-1].end, entries[-1].end_position
+    later = promised_after(path, position) if why else None
+    if entries[0].base != row.end_offset or end < promised or (later is not None and closing is None):
+        lost = (end, max(promised, later.base if later else end))
+        raise DamagedSegment(
+            f"{path}: damaged at byte {position} ({why or 'records are missing'}): offsets {lost[0]} to {lost[1] - 1} were "
+            f"on disk and cannot be read. `jjq repair` keeps what is whole",
+            path=str(path), position=position, lost=lost,
+        )  # fmt: skip
+    index_end = max((entry.end for entry in index if entry.kind == fmt.BATCH), default=row.end_offset)
+    if closing is not None:
+        index_end = min(index_end, closing.base)
+    clean = (
+        len(index) * fmt.ENTRY_SIZE == len(index_bytes)
+        and bool(index)
+        and index[-1].end == end
+        and (size == position or closing is not None)
+        and [(e.base, e.position, e.file_crc) for e in index if e.kind == fmt.BATCH]
+        == [(e.base, e.position, e.file_crc) for e in entries if e.kind == fmt.BATCH]
+    )
+    return Survey(entries, end, index_end, clean, closing is not None)
+
+
+def stamp_array(stamps: Sequence[int]) -> pa.Array:
+    if stamps and stamps[0] == stamps[-1] == 0:  # broker time, written over later
+        return pa.Array.from_buffers(TIMESTAMP, len(stamps), [None, pa.py_buffer(bytes(8 * len(stamps)))])
+    return pa.array(stamps, pa.int64()).cast(TIMESTAMP)
+
+
+def fill(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with the columns of a later version of its schema, null where it has none."""
+    if batch.num_columns == len(schema):
+        return batch
+    columns = [
+        batch.column(i) if i < batch.num_columns else pa.nulls(batch.num_rows, schema.field(i).type)
+        for i in range(len(schema))
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

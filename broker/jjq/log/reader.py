@@ -1,0 +1,375 @@
+"""Planning and reading: the two functions through which everything reads, `LogReader.plan` and `LogReader.read`.
+
+No locks: a reader asks the catalog, then the index of the active file. A file that was compacted away between the plan
+and the read is found again by its range.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from jjq.errors import DamagedSegment, DataLoss, InvalidArgument, StoreError
+from jjq.log.format import NO_TS
+from jjq.log.partition import LogCatalog, TopicFacts, survey
+from jjq.log.sealed import SealedReader, rebatch
+from jjq.log.stream import StreamReader
+from jjq.model import PartitionOffsets, Segment, SegmentInfo, Slice
+from jjq.schema import METADATA_TYPES
+
+_OPEN_FILES = 32
+LOST = "lost"  # kind of a segment row that stands for records that repair could not save
+
+
+class LogReader:
+    """Reads the partitions of one topic. Safe among threads."""
+
+    def __init__(self, directory: Path, topic_id: str, topic: str, catalog: LogCatalog, facts: TopicFacts, boot_id: str,
+                 place: str, recover: Callable[[int], None] | None) -> None:  # fmt: skip
+        self.directory = directory
+        self.topic_id, self.topic = topic_id, topic
+        self._catalog, self._facts = catalog, facts
+        self._boot_id = boot_id
+        self._place = place  # this host and boot, for slices
+        self._recover = recover  # None where the store cannot be written
+        self._mutex = threading.Lock()
+        self._sealed: OrderedDict[str, SealedReader] = OrderedDict()
+        self._active: dict[int, StreamReader] = {}
+
+    def _partition_dir(self, partition: int) -> Path:
+        return self.directory / str(partition)
+
+    # --- offsets -----------------------------------------------------------------------------------------------------
+
+    def offsets(self, partition: int) -> PartitionOffsets:
+        row, end, _ = self._ends(partition)
+        return PartitionOffsets(partition, row.start_offset, end, row.lineage)
+
+    def _ends(self, partition: int) -> tuple[Any, int, bool]:
+        """The catalog's row, the partition's visible end, and whether the active file is closed."""
+        while True:
+            row = self._catalog.partition(self.topic_id, partition)
+            if row.boot_id != self._boot_id and row.active is not None and self._recover is not None:
+                self._recover(partition)
+                continue
+            if row.active is None:
+                return row, row.end_offset, False
+            with self._mutex:
+                try:
+                    end, closed = self._active_reader(row).end()
+                except FileNotFoundError:
+                    end, closed = -1, False
+            if not closed and end >= 0:
+                return row, end, False
+            # The file ended while we looked: either the catalog already knows, or its end is the partition's.
+            again = self._catalog.partition(self.topic_id, partition)
+            if again.active == row.active and again.end_offset == row.end_offset:
+                if end < 0:
+                    raise self._missing(row)
+                return row, end, True
+
+    def _missing(self, row: Any) -> DamagedSegment:
+        path = self._partition_dir(row.partition) / f"{row.active}.arrows"
+        return DamagedSegment(
+            f"{path}: the active file is missing; run `jjq repair`",
+            path=str(path), position=0, lost=(row.end_offset, row.end_offset),
+        )  # fmt: skip
+
+    def _active_reader(self, row: Any) -> StreamReader:
+        """The reader of a partition's active file, kept open. The caller holds the mutex."""
+        reader = self._active.get(row.partition)
+        if reader is not None and reader.path.stem == row.active:
+            return reader
+        if reader is not None:
+            reader.close()
+            del self._active[row.partition]
+        reader = self._active[row.partition] = self._open_stream(row.partition, row.active, row.active_schema, row)
+        return reader
+
+    def _open_stream(self, partition: int, uuid: str, version: int, row: Any = None) -> StreamReader:
+        schema = self._facts.physical(version)
+        directory = self._partition_dir(partition)
+        entries = None
+        if row is not None and row.boot_id != self._boot_id:
+            # A store that cannot be written, after a reboot: the messages decide, as they would in recovery.
+            entries = survey(directory, row, schema, bytes.fromhex(self.topic_id), partition).entries
+        return StreamReader(directory, uuid, schema, self._facts.template(version), entries)
+
+    def check_lineage(self, partition: int, offset: int, lineage: int) -> int | None:
+        """Where the lineage that overtook this offset begins, None while the offset still means what it did."""
+        row = self._catalog.partition(self.topic_id, partition)
+        if row.lineage <= lineage:
+            return None
+        starts = [start for _, start in self._catalog.lineages(self.topic_id, partition, lineage)]
+        lowest = min(starts, default=offset)
+        return lowest if offset > lowest else None
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def seek_time(self, partition: int, ts: int) -> int | None:
+        """The first offset with a timestamp of at least `ts` microseconds, None if there is none yet.
+
+        Files are found by the highest timestamp so far, which only grows; timestamps themselves may go back.
+        """
+        row, end, _ = self._ends(partition)
+        segment = self._catalog.first_segment_reaching(self.topic_id, partition, ts)
+        if segment is not None and segment.max_ts < ts:
+            # Retention took the file that reached it; the first of those left that has it itself is the answer.
+            segment = self._catalog.first_segment_with(self.topic_id, partition, ts)
+        while segment is not None:
+            try:
+                if segment.kind == LOST:
+                    raise FileNotFoundError
+                if segment.kind == "arrow":
+                    return self._sealed_reader(partition, segment).seek_time(ts)
+                with self._open_stream(partition, segment.uuid, segment.schema_version) as stream:
+                    return stream.seek_time(ts)
+            except FileNotFoundError:
+                again = self._catalog.first_segment_with(self.topic_id, partition, ts)
+                if again is not None and again.uuid == segment.uuid:
+                    raise StoreError(f"segment {segment.uuid} of {self.topic!r} is missing; run `jjq verify`") from None
+                segment = again
+        if row.active is None or end <= row.end_offset:
+            return None
+        with self._mutex:
+            return self._active_reader(row).seek_time(ts)
+
+    # --- what there is -----------------------------------------------------------------------------------------------
+
+    def segment_infos(self, partition: int) -> list[SegmentInfo]:
+        """Every segment of a partition, oldest first, the active one last."""
+        row, end, closed = self._ends(partition)
+        _, segments = self._catalog.segments(self.topic_id, partition, 0, row.end_offset)
+        states = [
+            "rolled" if each.kind == "arrows" else "sealed" if each.kind == "arrow" else each.kind for each in segments
+        ]
+        if row.active is not None:
+            with self._mutex:
+                last = self._active_reader(row).last()
+            directory = self._partition_dir(partition)
+            segments.append(
+                Segment(
+                    row.active, "arrows", row.end_offset, end, (directory / f"{row.active}.arrows").stat().st_size,
+                    last.file_crc, 0, row.active_schema, NO_TS, last.run_max_ts, 0, last.appended_at,
+                )
+            )  # fmt: skip
+            states.append("rolled" if closed else "active")
+        ids = [None, *(each.uuid for each in segments), None]
+        return [
+            SegmentInfo(
+                topic=self.topic, partition=partition, id=each.uuid, state=state, start=each.base, end=each.end,
+                rows=each.rows, bytes=each.length,
+                min_timestamp=each.min_ts if each.min_ts != NO_TS and each.rows else None,
+                max_timestamp=each.max_ts if each.max_ts != NO_TS and each.rows else None,
+                appended_at=each.appended_at, checksum=f"crc32c:{each.crc:08x}", schema_version=each.schema_version,
+                path=str(self._partition_dir(partition) / f"{each.uuid}.{each.kind}"), previous=ids[i], next=ids[i + 2],
+            )
+            for i, (each, state) in enumerate(zip(segments, states, strict=True))
+        ]  # fmt: skip
+
+    def active_bytes(self, partition: int) -> int | None:
+        """Bytes of the active file, None when there is none."""
+        row = self._catalog.partition(self.topic_id, partition)
+        if row.active is None:
+            return None
+        try:
+            return (self._partition_dir(partition) / f"{row.active}.arrows").stat().st_size
+        except FileNotFoundError:
+            return None
+
+    # --- planning ----------------------------------------------------------------------------------------------------
+
+    def plan(self, partition: int, start: int, end: int, *, lineage: int | None = None, skip_lost: bool = False,
+             ) -> list[Slice]:  # fmt: skip
+        """Slices that together are the offsets `[start, end)`, at most one a segment, in order.
+
+        Raises DataLoss when some of them are gone (unless `skip_lost`: then the slices begin at the earliest left) and
+        InvalidArgument when `end` is beyond what is there.
+        """
+        if start >= end:
+            return []
+        if lineage is not None and (overtaken := self.check_lineage(partition, end, lineage)) is not None:
+            raise DataLoss(
+                f"partition {partition} of topic {self.topic!r} lost its end in a power cut: offsets from {overtaken} on "
+                f"were given again, and [{start}, {end}) was planned before",
+                topic=self.topic, partition=partition, asked=start, earliest=overtaken, lost=end - max(start, overtaken),
+            )  # fmt: skip
+        while True:
+            row, segments = self._catalog.segments(self.topic_id, partition, start, end)
+            if start < row.start_offset:
+                if not skip_lost:
+                    raise self.lost(partition, start, row.start_offset, end)
+                start = min(row.start_offset, end)
+                if start >= end:
+                    return []
+                continue
+            if end <= row.end_offset:
+                break
+            current, visible, _ = self._ends(partition)
+            if current.end_offset != row.end_offset or current.active != row.active:
+                continue
+            if end > visible:
+                raise InvalidArgument(
+                    f"partition {partition} of topic {self.topic!r} ends at {visible}, so offsets up to {end} cannot be read"
+                )
+            assert row.active is not None
+            path = self._partition_dir(partition) / f"{row.active}.arrows"
+            try:
+                length = path.stat().st_size
+            except FileNotFoundError:
+                continue
+            segments.append(
+                Segment(row.active, "arrows", row.end_offset, visible, length, 0, 0, row.active_schema, 0, 0, 0, 0)
+            )
+            break
+        slices = []
+        for segment in segments:
+            first, last = max(start, segment.base), min(end, segment.end)
+            if first >= last:
+                continue
+            if segment.kind == LOST:
+                if not skip_lost:
+                    raise self.lost(partition, first, segment.end, last)
+                continue
+            size = int(segment.length * (last - first) / max(1, segment.rows))
+            slices.append(
+                Slice(self.topic_id, self.topic, partition, first, last, row.lineage, size, segment, self._place)
+            )
+        return slices
+
+    def lost(self, partition: int, asked: int, earliest: int, end: int) -> DataLoss:
+        gone = min(earliest, end) - asked
+        return DataLoss(
+            f"partition {partition} of topic {self.topic!r}: offset {asked} was asked for, the earliest left is "
+            f"{earliest}; {gone} records are gone",
+            topic=self.topic, partition=partition, asked=asked, earliest=earliest, lost=gone,
+        )  # fmt: skip
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def read(self, slices: Sequence[Slice], user: pa.Schema, metadata: Sequence[str], target_bytes: int,
+             most_rows: int = 1 << 20) -> Iterator[pa.RecordBatch]:  # fmt: skip
+        """The rows of the slices in order, in verified batches of about `target_bytes`: columns `user`, then `metadata`.
+
+        `user` are topic columns in the order wanted; one that a file is too old for reads as null.
+        """
+        output = output_schema(user, metadata)
+
+        def projected() -> Iterator[pa.RecordBatch]:
+            for each in slices:
+                for base, batch, physical in self._physical(each, user, metadata):
+                    yield project(batch, physical, base, each, user, metadata, output)
+
+        return rebatch(projected(), target_bytes, most_rows)
+
+    def _physical(self, each: Slice, user: pa.Schema, metadata: Sequence[str],
+                  ) -> Iterator[tuple[int, pa.RecordBatch, pa.Schema]]:  # fmt: skip
+        """(first offset, batch cut to the slice, schema of its file), planning again where a file is gone."""
+        at = each.start
+        plan = [each] if each.segment is not None else self.plan(each.partition, at, each.end, lineage=each.lineage)
+        while at < each.end:
+            if not plan:
+                plan = self.plan(each.partition, at, each.end, lineage=each.lineage)
+            segment = plan[0].segment
+            assert segment is not None
+            stop = min(plan[0].end, each.end)
+            try:
+                for base, batch in self._open_and_scan(each.partition, segment, at, stop, user, metadata):
+                    first, last = max(base, at), min(base + batch.num_rows, stop)
+                    if first != at or first >= last:
+                        raise StoreError(
+                            f"segment {segment.uuid} of {self.topic!r} has no offset {at}; run `jjq verify`"
+                        )
+                    yield first, batch.slice(first - base, last - first), self._facts.physical(segment.schema_version)
+                    at = last
+            except FileNotFoundError:
+                known = plan[0].segment
+                plan = self.plan(each.partition, at, each.end, lineage=each.lineage)
+                if plan and plan[0].segment == known and segment is known:
+                    path = self._partition_dir(each.partition) / f"{segment.uuid}.{segment.kind}"
+                    if not path.exists():
+                        raise DamagedSegment(
+                            f"{path}: the file is missing; run `jjq repair`",
+                            path=str(path), position=0, lost=(segment.base, segment.end),
+                        ) from None  # fmt: skip
+                continue
+            if at < stop:
+                raise StoreError(
+                    f"segment {segment.uuid} of {self.topic!r} ends before offset {stop}; run `jjq verify`"
+                )
+            plan = plan[1:]
+
+    def _open_and_scan(self, partition: int, segment: Segment, start: int, end: int, user: pa.Schema,
+                       metadata: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:  # fmt: skip
+        if segment.kind == "arrow":
+            physical = self._facts.physical(segment.schema_version)
+            wanted = {*user.names, *metadata}
+            columns: list[int] | None = [i for i, name in enumerate(physical.names) if name in wanted] or [0]
+            if len(columns or ()) == len(physical):
+                columns = None
+            yield from self._sealed_reader(partition, segment).scan(start, end, columns)
+            return
+        with self._stream_for(partition, segment) as stream:
+            yield from stream.scan(start, end)
+
+    def _stream_for(self, partition: int, segment: Segment) -> StreamReader:
+        row = None
+        if self._recover is None:  # a read-only store: is this the active file of another boot?
+            current = self._catalog.partition(self.topic_id, partition)
+            row = current if current.active == segment.uuid else None
+        return self._open_stream(partition, segment.uuid, segment.schema_version, row)
+
+    def _sealed_reader(self, partition: int, segment: Segment) -> SealedReader:
+        with self._mutex:
+            reader = self._sealed.get(segment.uuid)
+            if reader is not None:
+                self._sealed.move_to_end(segment.uuid)
+                return reader
+        reader = SealedReader(self._partition_dir(partition), segment, self._facts.physical(segment.schema_version))
+        with self._mutex:
+            self._sealed[segment.uuid] = reader
+            while len(self._sealed) > _OPEN_FILES:
+                self._sealed.popitem(last=False)
+        return reader
+
+    def close(self) -> None:
+        with self._mutex:
+            for reader in self._active.values():
+                reader.close()
+            self._active.clear()
+            self._sealed.clear()
+
+    def after_fork(self) -> None:
+        self._mutex = threading.Lock()
+        for reader in self._active.values():
+            reader.close()  # no locks on these descriptors: closing ours leaves the parent's alone
+        self._active = {}
+
+
+def output_schema(user: pa.Schema, metadata: Sequence[str]) -> pa.Schema:
+    return pa.schema([*user, *(pa.field(name, METADATA_TYPES[name]) for name in metadata)])
+
+
+def project(batch: pa.RecordBatch, physical: pa.Schema, base: int, place: Slice, user: pa.Schema,
+            metadata: Sequence[str], output: pa.Schema) -> pa.RecordBatch:  # fmt: skip
+    """Chosen columns of a physical batch whose first row is at offset `base`."""
+    rows = batch.num_rows
+    names = batch.schema.names
+    columns = []
+    for field in user:
+        columns.append(batch.column(names.index(field.name)) if field.name in names else pa.nulls(rows, field.type))
+    for name in metadata:
+        if name == "_offset":
+            columns.append(pa.arange(base, base + rows))
+        elif name == "_partition":
+            columns.append(pa.repeat(pa.scalar(place.partition, pa.int32()), rows))
+        elif name == "_topic":
+            columns.append(pa.repeat(pa.scalar(place.topic, pa.string()), rows))
+        else:
+            columns.append(batch.column(names.index(name)))
+    return pa.RecordBatch.from_arrays(columns, schema=output)

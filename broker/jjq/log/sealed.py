@@ -1,0 +1,277 @@
+"""A sealed file: an Arrow IPC file of batches of about 1 MiB, each with a CRC for every column.
+
+Any Arrow reader opens it. jjq's reader trusts nothing in it before its checksum: head and footer by the catalog's
+`meta_crc`, each batch's metadata and each column that is read by the batch's own field.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jjq import files
+from jjq.errors import DamagedSegment
+from jjq.log import flat
+from jjq.log import format as fmt
+from jjq.log.stream import first_at_least
+from jjq.model import Segment, StagedFile
+
+MAGIC = b"ARROW1\0\0"
+TAIL = b"ARROW1"
+BATCH_BYTES = 1 << 20
+_COMPRESSED_ROWS = 4096  # a random read decompresses a whole batch
+
+
+def sealed_path(directory: Path, uuid: str) -> Path:
+    return directory / f"{uuid}.arrow"
+
+
+def rebatch(batches: Iterable[pa.RecordBatch], target_bytes: int = BATCH_BYTES, most_rows: int = 1 << 20,
+            ) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    """The same rows in batches of about `target_bytes`: large ones are cut (without copying), small ones joined."""
+    held: list[pa.RecordBatch] = []
+    held_bytes = held_rows = 0
+    for batch in batches:
+        size = batch.nbytes
+        rows = batch.num_rows
+        if not rows:
+            continue
+        if held and (held_bytes + size > target_bytes or held_rows + rows > most_rows):
+            yield _joined(held)
+            held, held_bytes, held_rows = [], 0, 0
+        if size >= target_bytes or rows >= most_rows:
+            pieces = max(1, round(size / target_bytes), -(-rows // most_rows))
+            step = -(-rows // pieces)
+            for start in range(0, rows, step):
+                yield batch.slice(start, step)
+        else:
+            held.append(batch)
+            held_bytes += size
+            held_rows += rows
+    if held:
+        yield _joined(held)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+class SealedWriter:
+    """Writes one sealed file under a name that nobody reads yet. Close with `finish` or `abandon`."""
+
+    def __init__(self, directory: Path, uuid: str, schema: pa.Schema, compression: str | None = None) -> None:
+        self.path = sealed_path(directory, uuid)
+        self.uuid = uuid
+        self.schema = schema
+        self._options = pa.ipc.IpcWriteOptions(compression=compression)
+        self._compressed = compression is not None
+        self._placeholder = fmt.sealed_placeholder(len(schema))
+        self._blocks: list[tuple[int, int, int]] = []
+        self.rows = 0
+        self.min_ts, self.max_ts = 1 << 62, fmt.NO_TS
+        head = MAGIC + fmt.stream_head(schema)
+        self._fd = files.create(self.path)
+        self._crc, self._meta_crc, self.length = fmt.crc32c(head), fmt.crc32c(head), len(head)
+        files.pwrite(self._fd, [head], 0)
+
+    def write_all(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Physical batches of any size, written in batches of about 1 MiB."""
+        for batch in rebatch(batches, most_rows=_COMPRESSED_ROWS if self._compressed else 1 << 20):
+            self.write(batch)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        bounds = pc.min_max(batch.column(0).cast(pa.int64())).as_py()
+        message = fmt.encode(batch, bounds["min"], bounds["max"], self._placeholder, self._options)
+        fmt.place_sealed(message, self.rows, self.schema)
+        head = bytes(message.head)
+        body = message.body[-1]
+        files.pwrite(self._fd, [head, body], self.length)
+        self._crc = fmt.extend(fmt.extend(self._crc, head), body)
+        self._blocks.append((self.length, len(head), len(body)))
+        self.length += len(head) + len(body)
+        self.rows += batch.num_rows
+        self.min_ts, self.max_ts = min(self.min_ts, bounds["min"]), max(self.max_ts, bounds["max"])
+
+    def finish(self) -> None:
+        """Writes the footer and syncs the file; the directory is the caller's to sync, once for all its files."""
+        footer = flat.END_OF_STREAM + make_footer(self.schema, self._blocks)
+        footer += struct.pack("<i", len(footer) - len(flat.END_OF_STREAM)) + TAIL
+        files.pwrite(self._fd, [footer], self.length)
+        self._crc = fmt.extend(self._crc, footer)
+        self._meta_crc = fmt.extend(self._meta_crc, footer)
+        self.length += len(footer)
+        try:
+            files.datasync(self._fd)
+        finally:
+            files.close(self._fd)
+            self._fd = -1
+
+    def abandon(self) -> None:
+        if self._fd >= 0:
+            files.close(self._fd)
+            self._fd = -1
+        files.unlink(self.path)
+
+    def staged(self, topic_id: str, topic: str, partition: int, schema_version: int) -> StagedFile:
+        return StagedFile(
+            topic_id, topic, partition, self.uuid, self.rows, self.length, self._crc, self._meta_crc, schema_version,
+            self.min_ts, self.max_ts,
+        )  # fmt: skip
+
+
+def make_footer(schema: pa.Schema, blocks: Sequence[tuple[int, int, int]]) -> bytes:
+    """The footer of a file with these blocks (position, bytes of metadata, bytes of body).
+
+    pyarrow builds the flatbuffer for as many empty batches; the blocks are then patched in.
+    """
+    sink = pa.BufferOutputStream()
+    empty = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+    with pa.ipc.new_file(sink, schema) as writer:
+        for _ in blocks:
+            writer.write_batch(empty)
+    data = sink.getvalue().to_pybytes()
+    length = struct.unpack_from("<i", data, len(data) - len(TAIL) - 4)[0]
+    footer = bytearray(data[len(data) - len(TAIL) - 4 - length : len(data) - len(TAIL) - 4])
+    position, count = flat.footer_blocks(footer)
+    if count != len(blocks):
+        raise flat.NotAMessage("pyarrow wrote another number of blocks")
+    for i, block in enumerate(blocks):
+        struct.pack_into("<qi4xq", footer, position + i * flat.BLOCK_SIZE, *block)
+    return bytes(footer)
+
+
+class SealedReader:
+    """Reads one sealed file through a mapping. May be shared among threads. Raises DamagedSegment before a wrong row."""
+
+    def __init__(self, directory: Path, segment: Segment, schema: pa.Schema) -> None:
+        self.path = sealed_path(directory, segment.uuid)
+        self.segment = segment
+        self.schema = schema
+        with pa.memory_map(str(self.path)) as mapped:
+            self._data = mapped.read_buffer() if mapped.size() else pa.py_buffer(b"")
+        if len(self._data) != segment.length:
+            raise self._damaged(0, f"{len(self._data)} bytes where the catalog says {segment.length}")
+        try:
+            self._blocks = self._read_blocks()
+        except flat.NotAMessage as error:
+            raise self._damaged(0, str(error)) from error
+        self._fields: list[fmt.SealedField | None] = [None] * len(self._blocks)
+        self._starts: list[int] | None = None
+
+    def _read_blocks(self) -> list[tuple[int, int, int]]:
+        data = self._data
+        end = len(data) - len(TAIL)
+        if end < len(MAGIC) + 4:
+            raise flat.NotAMessage("too short for an Arrow file")
+        footer_length = struct.unpack("<i", bytes(data[end - 4 : end]))[0]
+        footer_at = end - 4 - footer_length
+        head_length = len(MAGIC) + len(fmt.stream_head(self.schema))
+        tail_at = footer_at - len(flat.END_OF_STREAM)
+        if footer_length <= 0 or tail_at < head_length:
+            raise flat.NotAMessage("the footer's length is damaged")
+        head, tail = bytes(data[:head_length]), bytes(data[tail_at:])
+        if fmt.extend(fmt.crc32c(head), tail) != self.segment.meta_crc:
+            raise flat.NotAMessage("head and footer do not match their checksum")
+        return flat.read_blocks(bytes(data[footer_at : end - 4]))
+
+    def field(self, number: int) -> fmt.SealedField:
+        found = self._fields[number]
+        if found is None:
+            position, meta, _ = self._blocks[number]
+            try:
+                found = fmt.check_sealed(bytes(self._data[position : position + meta]), len(self.schema))
+            except flat.NotAMessage as error:
+                raise self._damaged(number, str(error)) from error
+            self._fields[number] = found
+        return found
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def _block_of(self, row: int) -> int:
+        """The batch that holds a row of the file, by halving."""
+        low, high = 0, len(self._blocks) - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.field(middle).first_row <= row:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def scan(self, start: int, end: int, columns: Sequence[int] | None = None) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Batches that hold the offsets `[start, end)`, uncut; of `columns` (indices into the physical schema, ascending)
+        only those are verified, decompressed and returned."""
+        base = self.segment.base
+        if start >= end or not self._blocks:
+            return
+        for number in range(self._block_of(start - base), len(self._blocks)):
+            field = self.field(number)
+            if base + field.first_row >= end:
+                return
+            yield base + field.first_row, self._batch(number, field, columns)
+
+    def _batch(self, number: int, field: fmt.SealedField, columns: Sequence[int] | None) -> pa.RecordBatch:
+        position, meta, body_length = self._blocks[number]
+        message = self._data.slice(position, meta + body_length)
+        body = self._data.slice(position + meta, body_length)
+        try:
+            head = bytes(message[:meta])
+            ranges = fmt.column_ranges(head, body_length, self.schema)
+            for i in range(len(self.schema)) if columns is None else columns:
+                start, end = ranges[i]
+                if fmt.crc32c(body.slice(start, end - start)) != field.column_crcs[i]:
+                    raise flat.NotAMessage(f"column {self.schema.field(i).name!r} does not match its checksum")
+            batch = self._decode(message, head, columns)
+        except (flat.NotAMessage, pa.ArrowInvalid, OSError) as error:
+            raise self._damaged(number, str(error)) from error
+        if batch.num_rows != field.rows:
+            raise self._damaged(number, f"{batch.num_rows} rows where the batch says {field.rows}")
+        return batch
+
+    def _decode(self, message: pa.Buffer, head: bytes, columns: Sequence[int] | None) -> pa.RecordBatch:
+        if columns is None:
+            return pa.ipc.read_record_batch(message, self.schema)
+        if not flat.is_compressed(head):  # nothing is touched that is not asked for
+            return pa.ipc.read_record_batch(message, self.schema).select(list(columns))
+        options = pa.ipc.IpcReadOptions(included_fields=list(columns), use_threads=False)
+        stream = pa.py_buffer(fmt.stream_head(self.schema) + message.to_pybytes())
+        return pa.ipc.open_stream(stream, options=options).read_next_batch()
+
+    def seek_time(self, ts: int) -> int | None:
+        """The first offset of the file whose timestamp is at least `ts` microseconds, None if there is none."""
+        for number in range(len(self._blocks)):
+            field = self.field(number)
+            if field.max_ts >= ts:
+                batch = self._batch(number, field, [0])
+                found = first_at_least(batch, ts)
+                if found is not None:
+                    return self.segment.base + field.first_row + found
+        return None
+
+    def verify(self) -> None:
+        """Checks the whole file's CRC and every batch."""
+        if fmt.crc32c(self._data) != self.segment.crc:
+            raise self._damaged(0, "the file does not match its checksum")
+        rows = sum(batch.num_rows for _, batch in self.scan(self.segment.base, self.segment.end))
+        if rows != self.segment.rows:
+            raise self._damaged(0, f"{rows} rows where the catalog says {self.segment.rows}")
+
+    def _damaged(self, number: int, why: str) -> DamagedSegment:
+        position = self._blocks[number][0] if hasattr(self, "_blocks") and self._blocks else 0
+        return DamagedSegment(
+            f"{self.path}: damaged at byte {position} (a file of offsets {self.segment.base} to {self.segment.end - 1}): "
+            f"{why}. Nothing of it was read; `jjq repair` keeps what is whole",
+            path=str(self.path), position=position, lost=(self.segment.base, self.segment.end),
+        )  # fmt: skip
+
+
+def file_crc(path: Path) -> tuple[int, int]:
+    """(bytes, CRC32C) of a file as it is now."""
+    with pa.memory_map(str(path)) as mapped:
+        data = mapped.read_buffer() if mapped.size() else pa.py_buffer(b"")
+        return len(data), fmt.crc32c(data)

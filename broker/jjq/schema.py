@@ -1,0 +1,228 @@
+"""A topic's schema, and how what people push becomes its columns.
+
+*Physical* columns are those in the files: `_timestamp`, `_key`, `_headers`, then the topic's own; a topic made without a
+schema has the one column `value: binary`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from jjq.errors import InvalidArgument, SchemaMismatch
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+SYSTEM_FIELDS = (pa.field("_timestamp", TIMESTAMP), pa.field("_key", pa.binary()), pa.field("_headers", HEADERS))
+SYSTEM_COLUMNS = len(SYSTEM_FIELDS)
+METADATA_TYPES: dict[str, pa.DataType] = {
+    "_topic": pa.string(),
+    "_partition": pa.int32(),
+    "_offset": pa.int64(),
+    "_timestamp": TIMESTAMP,
+    "_key": pa.binary(),
+    "_headers": HEADERS,
+}
+RAW = pa.schema([pa.field("value", pa.binary())])
+
+
+def physical(user: pa.Schema | None) -> pa.Schema:
+    return pa.schema([*SYSTEM_FIELDS, *(RAW if user is None else user)])
+
+
+def check_schema(schema: object) -> pa.Schema:
+    """The schema as the files will have it; raises SchemaMismatch for what Spark could not read.
+
+    Types that only differ in their encoding become the plain one (large_string, string_view and dictionary become
+    string; any time unit becomes microseconds, any zone UTC). Every column is nullable, metadata is dropped.
+    """
+    if not isinstance(schema, pa.Schema):
+        raise InvalidArgument(f"schema must be a pyarrow.Schema, not {type(schema).__name__}")
+    if not len(schema):
+        raise SchemaMismatch("a schema needs at least one column; leave it out for a topic of plain values")
+    seen: dict[str, str] = {}
+    for name in schema.names:
+        if not name or name.startswith("_"):
+            raise SchemaMismatch(f"column {name!r}: names that begin with _ belong to jjq, and a name cannot be empty")
+        # Spark resolves names without regard to case, so two that differ only there could not be told apart.
+        if name.lower() in seen:
+            raise SchemaMismatch(f"columns {seen[name.lower()]!r} and {name!r} have the same name for Spark")
+        seen[name.lower()] = name
+    return pa.schema([pa.field(field.name, plain_type(field.type, field.name)) for field in schema])
+
+
+def plain_type(kind: pa.DataType, where: str) -> pa.DataType:  # noqa: PLR0911 - one line a type
+    """The type jjq stores for a column of type `kind`."""
+    is_ = pa.types
+    if is_.is_dictionary(kind):
+        return plain_type(kind.value_type, where)
+    if is_.is_large_string(kind) or is_.is_string(kind) or is_.is_string_view(kind):
+        return pa.string()
+    if is_.is_binary(kind) or is_.is_large_binary(kind) or is_.is_binary_view(kind) or is_.is_fixed_size_binary(kind):
+        return pa.binary()
+    if is_.is_timestamp(kind):
+        return TIMESTAMP if kind.tz else pa.timestamp("us")
+    if is_.is_date(kind):
+        return pa.date32()
+    if is_.is_duration(kind):
+        return pa.duration("us")
+    if is_.is_boolean(kind) or is_.is_signed_integer(kind) or kind in (pa.float32(), pa.float64()):
+        return kind
+    if is_.is_decimal128(kind) and kind.scale >= 0:
+        return kind
+    if is_.is_map(kind):
+        return pa.map_(plain_type(kind.key_type, where), plain_type(kind.item_type, where))
+    if is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
+        return pa.list_(plain_type(kind.value_type, where))
+    if is_.is_struct(kind) and kind.num_fields:
+        return pa.struct([pa.field(f.name, plain_type(f.type, f"{where}.{f.name}")) for f in kind])
+    better = {
+        "uint8": "int16",
+        "uint16": "int32",
+        "uint32": "int64",
+        "uint64": "decimal128(20, 0)",
+        "halffloat": "float32",
+    }
+    hint = f"; use {better[str(kind)]}" if str(kind) in better else ""
+    raise SchemaMismatch(f"column {where!r} has type {kind}, which Spark cannot read{hint}")
+
+
+def add_columns(old: pa.Schema | None, new: object) -> pa.Schema:
+    """The schema with columns added at the end; raises SchemaMismatch for anything that is not an addition."""
+    if old is None:
+        raise SchemaMismatch(
+            "the topic has no schema, so columns cannot be added; make a topic with one and replay into it"
+        )
+    added = check_schema(new)
+    fields = list(old)
+    by_name = {field.name.lower(): field for field in old}
+    for field in added:
+        known = by_name.get(field.name.lower())
+        if known is None:
+            fields.append(field)
+        elif known.name != field.name or known.type != field.type:
+            raise SchemaMismatch(
+                f"column {known.name!r} is {known.type} and cannot become {field.name!r} of {field.type}; "
+                f"a schema grows by new columns only"
+            )
+    return pa.schema(fields)
+
+
+def to_table(data: object) -> pa.Table:
+    """A pyarrow Table of anything with the Arrow C stream, of record batches, or of a pandas frame (without its index)."""
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if isinstance(data, pa.RecordBatchReader):
+        return data.read_all()
+    if type(data).__module__.partition(".")[0] == "pandas":
+        try:
+            return pa.Table.from_pandas(data, preserve_index=False)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, AttributeError) as error:
+            raise SchemaMismatch(f"the frame cannot become Arrow columns: {error}") from error
+    if hasattr(data, "__arrow_c_stream__"):
+        return pa.table(data)
+    if hasattr(data, "__arrow_c_array__"):
+        return pa.Table.from_batches([pa.record_batch(data)])
+    if isinstance(data, Iterable) and not isinstance(data, (str, bytes, Mapping)):
+        batches = list(data)
+        if batches and all(isinstance(batch, pa.RecordBatch) for batch in batches):
+            return pa.Table.from_batches(batches)
+    raise InvalidArgument(
+        f"push_table takes Arrow tables or batches, pandas or Polars frames, or anything with the Arrow C stream, "
+        f"not {type(data).__name__}"
+    )
+
+
+def cast(column: Any, kind: pa.DataType, name: str) -> Any:
+    """A column as `kind`, or SchemaMismatch that names it; a value is never changed or cut silently."""
+    if column.type == kind:
+        return column
+    try:
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(kind) and bool(column.type.tz) != bool(kind.tz):
+            raise pa.ArrowInvalid("one has a time zone and the other has none")
+        return column.cast(kind, safe=True)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise SchemaMismatch(f"column {name!r} of type {column.type} does not fit {kind}: {error}") from error
+
+
+def conform(table: pa.Table, user: pa.Schema) -> pa.Table:
+    """The table's columns by name, in the topic's order and types; a missing one is null, an unknown one is refused."""
+    names = table.schema.names
+    unknown = [name for name in names if name not in user.names]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], user.names, 1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise SchemaMismatch(
+            f"the topic has no column {unknown[0]!r}{hint}; its columns are {', '.join(user.names)}. "
+            f"Add one with alter_topic(add_columns=...)"
+        )
+    if len(set(names)) != len(names):
+        raise SchemaMismatch("two columns of the pushed data have the same name")
+    columns = []
+    for field in user:
+        if field.name in names:
+            columns.append(cast(table.column(field.name), field.type, field.name))
+        else:
+            columns.append(pa.chunked_array([pa.nulls(len(table), field.type)], field.type))
+    return pa.Table.from_arrays(columns, schema=user)
+
+
+def rows_to_table(rows: Sequence[Mapping[str, Any]], user: pa.Schema) -> pa.Table:
+    """Mappings as the topic's columns; raises SchemaMismatch that names the row's column."""
+    known = set(user.names)
+    for row in rows:
+        if not isinstance(row, Mapping):
+            raise SchemaMismatch(f"a topic with a schema takes mappings of its columns, not {type(row).__name__}")
+        if not known.issuperset(row):
+            conform(pa.table({str(name): pa.nulls(0) for name in row}), user)
+    columns = []
+    for field in user:
+        try:
+            columns.append(pa.array([row.get(field.name) for row in rows], field.type))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError) as error:
+            raise SchemaMismatch(f"column {field.name!r} takes {field.type}: {error}") from error
+    return pa.Table.from_arrays(columns, schema=user)
+
+
+def check_headers(headers: object) -> list[tuple[str, bytes | None]] | None:
+    """Headers as (name, bytes) pairs in order; None stays None, an empty mapping is an empty list."""
+    if headers is None:
+        return None
+    pairs = list(headers.items()) if isinstance(headers, Mapping) else headers
+    if not isinstance(pairs, (list, tuple)):
+        raise InvalidArgument("headers are a mapping or a list of (name, value) pairs")
+    result: list[tuple[str, bytes | None]] = []
+    for pair in pairs:
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise InvalidArgument(f"a header is a (name, value) pair with a str name, not {pair!r}")
+        name, value = pair
+        result.append((name, None if value is None else to_bytes(value, f"header {name!r}")))
+    return result
+
+
+def to_bytes(value: object, what: str) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    raise InvalidArgument(f"{what} is bytes or str, not {type(value).__name__}")
+
+
+def headers_array(headers: Sequence[list[tuple[str, bytes | None]] | None]) -> pa.Array:
+    return pa.array([None if h is None else [{"key": k, "value": v} for k, v in h] for h in headers], HEADERS)
+
+
+def null_headers(rows: int) -> pa.Array:
+    """`rows` null headers whose child is empty: pa.nulls would write 8 bytes a row for the struct below."""
+    bits = pa.py_buffer(bytes((rows + 7) // 8))
+    child = pa.array([], HEADERS.value_type)
+    return pa.ListArray.from_buffers(HEADERS, rows, [bits, pa.py_buffer(bytes(4 * (rows + 1)))], rows, children=[child])

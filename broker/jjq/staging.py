@@ -1,0 +1,347 @@
+"""Writing whole files first and giving them offsets later: bulk loads and exactly-once writers.
+
+A stage writes sealed files under names nobody reads. A commit takes any number of them, in all partitions and topics
+they touch, in one catalog transaction, together with the writer's batch: all of it once, or none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jjq import files
+from jjq.catalog.base import PartitionRow, segment_values, staged_segment
+from jjq.clock import now_us
+from jjq.errors import InvalidArgument, SchemaMismatch, StagedFileMissing
+from jjq.log.sealed import BATCH_BYTES, SealedWriter, file_crc, sealed_path
+from jjq.model import Commit, Segment, StagedFile, check_name
+from jjq.log.format import crc32c
+from jjq.schema import HEADERS, RAW, SYSTEM_FIELDS, TIMESTAMP, cast, conform, null_headers, physical, to_table
+
+if TYPE_CHECKING:
+    from jjq.store import Store
+    from jjq.topic import Topic
+
+
+class Stage:
+    """Collects rows into sealed files, one or more a partition. `finish` returns them; leaving on an error removes them.
+
+    For one caller at a time. Nothing is visible, and nothing of the topics changes, until a commit.
+    """
+
+    def __init__(self, store: Store, default_partition: int = 0, owner: tuple[str, int] | None = None) -> None:
+        self._store = store
+        self._default = default_partition
+        self._owner = owner
+        self._writers: dict[tuple[str, int], _PartitionStage] = {}
+        self._done: list[StagedFile] = []
+        self._finished = False
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None or not self._finished:
+            self.abandon()
+
+    def write(
+        self, topic: Topic | str, data: Any, *, partition: int | None = None, key: str | None = None,
+        keys: pa.Array | pa.ChunkedArray | None = None, headers: pa.Array | pa.ChunkedArray | None = None,
+        timestamps: pa.Array | pa.ChunkedArray | None = None,
+    ) -> None:  # fmt: skip
+        """Adds rows of anything `push_table` takes. Columns by name; `keys`, `headers` and `timestamps` beside them.
+
+        `partition` sends all rows there, else a key chooses by the documented hash, else the stage's default. `key` names
+        the column whose values are the keys. Raises SchemaMismatch and InvalidArgument; then nothing was added.
+        """
+        if self._finished:
+            raise InvalidArgument("the stage is finished; begin another one")
+        if isinstance(topic, str):
+            topic = self._store.topic(topic)
+        prepared = prepare(topic, data, key=key, keys=keys, headers=headers, timestamps=timestamps)
+        for index, batch in split(topic, prepared, partition, self._default % topic.partitions):
+            stage = self._writers.get((topic.id, index))
+            if stage is None:
+                stage = self._writers[topic.id, index] = _PartitionStage(topic, index, self._owner)
+            self._done.extend(stage.add(batch))
+
+    def finish(self) -> list[StagedFile]:
+        """Everything on disk, names included; in the order written, by topic and partition."""
+        directories: set[Path] = set()
+        for stage in self._writers.values():
+            self._done.extend(stage.finish())
+            directories.add(stage.directory)
+        for directory in sorted(directories):
+            with files.translated("sync", directory):
+                files.sync_dir(directory)
+        self._finished = True
+        return list(self._done)
+
+    def abandon(self) -> None:
+        """Removes what was written; nothing of it was visible."""
+        self._finished = True
+        for stage in self._writers.values():
+            stage.abandon()
+        self._store.discard(self._done)
+        self._done = []
+
+
+class _PartitionStage:
+    """The sealed files of one partition."""
+
+    def __init__(self, topic: Topic, partition: int, owner: tuple[str, int] | None) -> None:
+        self.topic, self.partition = topic, partition
+        self.directory = topic.directory(partition)
+        self._owner = owner
+        self._schema = physical(topic.schema)
+        self._held: list[pa.RecordBatch] = []
+        self._held_bytes = 0
+        self._writer: SealedWriter | None = None
+
+    def add(self, batch: pa.RecordBatch) -> list[StagedFile]:
+        self._held.append(batch)
+        self._held_bytes += batch.nbytes
+        return self._flush() if self._held_bytes >= 4 * BATCH_BYTES else []
+
+    def _flush(self) -> list[StagedFile]:
+        done: list[StagedFile] = []
+        if self._held:
+            with files.translated("stage records in", self.directory):
+                if self._writer is None:
+                    self._writer = self._begin()
+                self._writer.write_all(self._held)
+            self._held, self._held_bytes = [], 0
+            if self._writer.length >= self.topic.config.segment_bytes:
+                done.append(self._end())
+        return done
+
+    def _begin(self) -> SealedWriter:
+        name = uuid.uuid4().hex
+        note = {"staged": name, "topic": self.topic.id, "partition": self.partition, "owner": self._owner}
+        note_path = self.directory / f"{name}.json"
+        fd = files.create(note_path)
+        try:
+            files.pwrite(fd, [json.dumps(note).encode()], 0)
+        finally:
+            files.close(fd)
+        return SealedWriter(self.directory, name, self._schema, self.topic.config.compression)
+
+    def _end(self) -> StagedFile:
+        writer, self._writer = self._writer, None
+        assert writer is not None
+        with files.translated("stage records in", self.directory):
+            writer.finish()
+        return writer.staged(self.topic.id, self.topic.name, self.partition, self.topic.schema_version)
+
+    def finish(self) -> list[StagedFile]:
+        done = self._flush()
+        if self._writer is not None:
+            done.append(self._end())
+        return done
+
+    def abandon(self) -> None:
+        if self._writer is not None:
+            with contextlib.suppress(OSError):
+                self._writer.abandon()
+                files.unlink(self.directory / f"{self._writer.uuid}.json")
+            self._writer = None
+        self._held = []
+
+
+def prepare(
+    topic: Topic, data: Any, *, key: str | None = None, keys: Any = None, headers: Any = None, timestamps: Any = None,
+) -> pa.Table:  # fmt: skip
+    """A table of the topic's physical columns; `_timestamp` is null where the broker gives it.
+
+    A topic without a schema takes the columns `value` and, if there, `key`, `headers` and `timestamp`.
+    """
+    table = to_table(data)
+    if topic.schema is None:
+        extra = [name for name in table.schema.names if name not in ("key", "value", "headers", "timestamp")]
+        if extra or "value" not in table.schema.names:
+            raise SchemaMismatch(
+                f"topic {topic.name!r} has no schema: give it a column `value` and, if wanted, `key`, `headers` and "
+                f"`timestamp`, not {', '.join(table.schema.names)}"
+            )
+        names = table.schema.names
+        keys = table.column("key") if keys is None and key is None and "key" in names else keys
+        headers = table.column("headers") if headers is None and "headers" in names else headers
+        timestamps = table.column("timestamp") if timestamps is None and "timestamp" in names else timestamps
+        user = table.select(["value"])
+    else:
+        user = conform(table, topic.schema)
+    if key is not None:
+        if key not in table.schema.names:
+            raise InvalidArgument(f"key {key!r} is no column of the data; it has {', '.join(table.schema.names)}")
+        keys = table.column(key)
+    rows = len(table)
+    user = conform(user, RAW) if topic.schema is None else user
+    broker = topic.config.timestamps == "broker"
+    if timestamps is not None and broker:
+        raise InvalidArgument(
+            f"topic {topic.name!r} gives its own timestamps; make it with timestamps='producer' to push them"
+        )
+    if timestamps is not None:
+        stamps = cast(timestamps, TIMESTAMP, "timestamp")
+        if stamps.null_count:
+            raise InvalidArgument("a timestamp is null; give every record one, or leave the column out")
+    else:
+        stamps = pa.repeat(pa.scalar(now_us(), pa.int64()), rows).cast(TIMESTAMP)
+    columns = [
+        stamps,
+        pa.nulls(rows, pa.binary()) if keys is None else key_bytes(keys),
+        null_headers(rows) if headers is None else cast(headers, HEADERS, "headers"),
+        *user.columns,
+    ]
+    limit = topic.config.max_record_bytes
+    for name, column in zip(user.schema.names, user.columns, strict=True):
+        if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
+            longest = pc.max(pc.binary_length(column)).as_py() or 0
+            topic.check_size(longest, limit, f"a value of column {name!r}")
+    return pa.Table.from_arrays(columns, schema=pa.schema([*SYSTEM_FIELDS, *user.schema]))
+
+
+def key_bytes(keys: Any) -> Any:
+    """Keys as bytes: binary as it is, text as UTF-8, anything else as its text."""
+    kind = keys.type.value_type if pa.types.is_dictionary(keys.type) else keys.type
+    try:
+        if not pa.types.is_binary(kind):
+            keys = keys.cast(kind).cast(pa.string()).cast(pa.binary()) if kind != pa.binary() else keys
+        return keys.cast(pa.binary())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SchemaMismatch(f"keys of type {keys.type} cannot become bytes: {error}") from error
+
+
+def split(topic: Topic, table: pa.Table, partition: int | None, default: int) -> list[tuple[int, pa.RecordBatch]]:
+    """(partition, batch) in order; rows of one partition keep theirs."""
+    if not len(table):
+        return []
+    if partition is not None:
+        topic.check_partition(partition)
+        return [(partition, batch) for batch in table.to_batches()]
+    keys = table.column("_key")
+    if topic.partitions == 1 or keys.null_count == len(keys):
+        return [(default, batch) for batch in table.to_batches()]
+    found: list[tuple[int, pa.RecordBatch]] = []
+    for batch in table.to_batches():
+        chosen = partition_of_each(batch.column(1), topic.partitions, default)
+        for index in sorted(pc.unique(chosen).to_pylist()):
+            found.append((index, batch.filter(pc.equal(chosen, index))))
+    return found
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """The partition a key belongs to: CRC32C (RFC 3720) of its bytes modulo the number of partitions."""
+    return crc32c(key) % partitions
+
+
+def partition_of_each(keys: pa.Array, partitions: int, default: int) -> pa.Array:
+    """The partition of each key: CRC32C of its bytes modulo the number of partitions; a null key goes to `default`."""
+    encoded = keys.dictionary_encode()
+    places = pa.array([partition_of(key, partitions) for key in encoded.dictionary.to_pylist()], pa.int32())
+    return places.take(encoded.indices).fill_null(default)
+
+
+def commit(
+    store: Store, staged: Sequence[StagedFile], writer_id: str | None, batch_id: int | None, query_id: str | None
+) -> Commit:
+    """See `Store.commit`."""
+    if (writer_id is None) != (batch_id is None):
+        raise InvalidArgument("writer_id and batch_id go together: they say once which batch of which writer this is")
+    writer: tuple[str, int, str | None] | None = None
+    if writer_id is not None and batch_id is not None:
+        check_name(writer_id, "writer")
+        if isinstance(batch_id, bool) or not isinstance(batch_id, int) or batch_id < 0:
+            raise InvalidArgument(f"batch_id must be a whole number from 0, not {batch_id!r}")
+        writer = (writer_id, batch_id, query_id)
+        known = store.catalog.find_batch(writer_id, batch_id, query_id)
+        if known is not None:
+            store.discard(staged)
+            return Commit(known, duplicate=True)
+    if not staged and writer is None:
+        return Commit()
+    by_partition: dict[tuple[str, int], list[StagedFile]] = {}
+    for file in staged:
+        _check_staged(store, file)
+        by_partition.setdefault((file.topic_id, file.partition), []).append(file)
+    names = {file.topic_id: file.topic for file in staged}
+    rows: dict[tuple[str, int], PartitionRow] = {}
+    segments: dict[tuple[str, int], list[Segment]] = {}
+    positions: dict[str, dict[int, tuple[int, int]]] = {}
+    logs = {place: store.log(*place) for place in sorted(by_partition)}
+    transaction = uuid.uuid4().hex
+    with contextlib.ExitStack() as locks:
+        for log in logs.values():
+            locks.enter_context(log.exclusive())
+        now = now_us()
+        for place, log in logs.items():
+            with files.translated("commit to", log.directory):
+                row, closed = log.close_active_locked("linked")
+            rows[place] = row
+            base = closed.end if closed else row.end_offset
+            prefix = closed.prefix_max_ts if closed else row.prefix_max_ts
+            appended_at = max(now, closed.appended_at if closed else 0)
+            segments[place] = [closed] if closed else []
+            first = base
+            for file in by_partition[place]:
+                segment = staged_segment(file, base, prefix, appended_at)
+                segments[place].append(segment)
+                base, prefix = segment.end, segment.prefix_max_ts
+            positions.setdefault(names[place[0]], {})[place[1]] = (first, base)
+        _write_manifest(store, transaction, writer, segments, now)
+        known = store.catalog.link(rows, segments, writer=writer, positions=positions, now=now)
+        for log in logs.values():
+            log.forget_active()
+    if known is not None:
+        store.discard(staged)
+        return Commit(known, duplicate=True)
+    for file in staged:
+        # The note that says "staged" has done its work; a crash before this line leaves it for maintenance.
+        with contextlib.suppress(OSError):
+            files.unlink(store.partition_dir(file.topic_id, file.partition) / f"{file.uuid}.json")
+    return Commit(positions, transaction=transaction)
+
+
+def _check_staged(store: Store, file: StagedFile) -> None:
+    path = sealed_path(store.partition_dir(file.topic_id, file.partition), file.uuid)
+    try:
+        length, crc = file_crc(path)
+    except FileNotFoundError as error:
+        raise StagedFileMissing(f"{path}: the staged file is gone; write the batch again", path=str(path)) from error
+    if (length, crc) != (file.length, file.crc):
+        raise StagedFileMissing(
+            f"{path}: the staged file is not what was written; write the batch again", path=str(path)
+        )
+
+
+def _write_manifest(
+    store: Store, transaction: str, writer: tuple[str, int, str | None] | None,
+    segments: dict[tuple[str, int], list[Segment]], now: int,
+) -> None:  # fmt: skip
+    """What this transaction is, beside the catalog: from it repair takes the transaction whole, or not at all."""
+    body = {
+        "transaction": transaction,
+        "writer": writer,
+        "at": now,
+        "segments": [
+            {"topic": topic_id, "partition": partition, **segment_values(segment)}
+            for (topic_id, partition), each in segments.items()
+            for segment in each
+        ],
+    }
+    path = store.path / "links" / f"{transaction}.json"
+    with files.translated("write", path):
+        fd = files.create(path)
+        try:
+            files.pwrite(fd, [json.dumps(body, sort_keys=True).encode()], 0)
+            files.datasync(fd)
+        finally:
+            files.close(fd)
+        files.sync_dir(path.parent)

@@ -1,0 +1,74 @@
+"""Where to start or end: what people write, as one of five values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from jjq.clock import parse_instant, to_us
+from jjq.errors import InvalidArgument
+
+Start = int | str | datetime | Mapping[int, "int | str | datetime"]
+
+
+class Edge(Enum):
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The last `count` records of each partition."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """The first record with a timestamp of at least `us` microseconds."""
+
+    us: int
+
+
+Parsed = Edge | Last | At | int
+_WORDS = {"earliest": Edge.EARLIEST, "beginning": Edge.EARLIEST, "latest": Edge.LATEST, "end": Edge.LATEST}
+_HELP = (
+    "use an offset (0, 1, ...), a negative number for the last records, 'earliest', 'latest', "
+    "an ISO-8601 time with a zone, '-10 minutes', or an aware datetime"
+)
+
+
+def parse(value: object, what: str = "start") -> Parsed:
+    """One start for one partition; raises InvalidArgument that says what can be written."""
+    if isinstance(value, bool) or value is None:
+        raise InvalidArgument(f"{what} cannot be {value!r}; {_HELP}")
+    if isinstance(value, int):
+        if value >= 1 << 63 or value < -(1 << 63):
+            raise InvalidArgument(f"{what} {value} is no offset: it does not fit 64 bits")
+        return value if value >= 0 else Last(-value)
+    if isinstance(value, datetime):
+        return At(to_us(value))
+    if isinstance(value, str):
+        word = _WORDS.get(value.strip().lower())
+        if word is not None:
+            return word
+        instant = parse_instant(value)
+        if instant is not None:
+            return At(instant)
+        raise InvalidArgument(f"{what} {value!r} is not understood; {_HELP}")
+    raise InvalidArgument(f"{what} cannot be {type(value).__name__}; {_HELP}")
+
+
+def parse_for(value: object, partitions: int, what: str = "start") -> dict[int, Parsed]:
+    """A start for each partition: one for all, or a mapping that names some (the others begin at the earliest)."""
+    if not isinstance(value, Mapping):
+        one = parse(value, what)
+        return dict.fromkeys(range(partitions), one)
+    result: dict[int, Parsed] = {}
+    for partition, each in value.items():
+        if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < partitions:
+            raise InvalidArgument(f"{what} names partition {partition!r}; the topic has 0 to {partitions - 1}")
+        result[partition] = parse(each, f"{what} of partition {partition}")
+    return result

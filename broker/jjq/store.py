@@ -1,0 +1,527 @@
+"""A store: a directory with topics in it, used by any number of processes at once."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import json
+import os
+import threading
+import uuid
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from jjq import files, staging
+from jjq.catalog.base import Catalog, TopicRow
+from jjq.catalog.sqlite import SqliteDriver
+from jjq.clock import boot_id, host, now_us
+from jjq.config import TopicConfig, check_partitions
+from jjq.errors import (
+    InvalidArgument,
+    StoreClosed,
+    StoreError,
+    StoreFormat,
+    StoreNotFound,
+    StoreReadOnly,
+    TopicExists,
+    TopicNotFound,
+)
+from jjq.log.partition import PartitionLog
+from jjq.log.reader import LogReader
+from jjq.log.sealed import BATCH_BYTES
+from jjq.model import EPHEMERAL, Commit, Slice, StagedFile, WriterInfo, check_name
+from jjq.schema import add_columns, check_schema
+from jjq.topic import Facts, Topic
+
+FORMAT = 1
+GRACE_US = 600_000_000  # how long a file outlives its row, so that readers need not plan again
+# File systems whose locks or mappings do not hold among hosts.
+_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs", "fuse.glusterfs"}
+
+_stores: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+def open_store(path: str | os.PathLike[str], *, create: bool = True, read_only: bool | None = None) -> Store:
+    """The store in a directory, made if missing (unless `create` is false).
+
+    `read_only=None` decides by whether the directory may be written. Many processes may have a store open at once, on
+    one machine. Raises StoreNotFound, StoreFormat (no store, or one of a later version), StoreError.
+    """
+    return Store(Path(path), create=create, read_only=read_only)
+
+
+class Store:
+    """An open store; safe among threads, usable in forked children. Close it, or use it in a `with` block."""
+
+    def __init__(self, path: Path, *, create: bool = True, read_only: bool | None = None) -> None:
+        self.path = path.absolute()
+        self._mutex = threading.RLock()
+        self._closed = False
+        self._lock_fd = -1
+        self._logs: dict[tuple[str, int], PartitionLog] = {}
+        self._readers: dict[str, LogReader] = {}
+        self._facts: dict[str, Facts] = {}
+        self._syncer: _Syncer | None = None
+        with files.translated("open", self.path):
+            self.read_only = self._prepare(create, read_only)
+            self._lock_fd = files.open_lock(self.path / "store.lock", self.read_only)
+            if not files.lock(self._lock_fd, shared=True, wait=False):
+                files.close(self._lock_fd)
+                raise StoreError(f"{self.path} is being repaired or upgraded by another process; try again later")
+        self.boot_id = boot_id()
+        self.catalog = Catalog(
+            SqliteDriver(self.path / "catalog.db", self.path / "catalog.lock", read_only=self.read_only)
+        )
+        self.id = str(_read_identity(self.path)["id"])
+        if not self.read_only:
+            self.catalog.driver.migrate()  # type: ignore[attr-defined]
+        _stores.add(self)
+
+    def _prepare(self, create: bool, read_only: bool | None) -> bool:
+        identity = self.path / "jjq.json"
+        exists = identity.exists()
+        if not exists and (not create or read_only):
+            raise StoreNotFound(f"there is no store at {self.path}; make one with jjq.open(path) or `jjq topic create`")
+        if not exists:
+            if self.path.exists() and any(entry.name != "store.lock" for entry in self.path.iterdir()):
+                raise StoreFormat(f"{self.path} has files of something else in it; choose an empty or a new directory")
+            files.make_dirs(self.path)
+        writable = os.access(self.path, os.W_OK) and _can_write(self.path) if read_only is None else not read_only
+        if not writable:
+            return True
+        kind = file_system(self.path)
+        if kind in _NETWORK:
+            raise StoreError(
+                f"{self.path} is on {kind}, where the locks that keep a store whole do not hold; use a local disk, or "
+                f"open it with read_only=True"
+            )
+        if not exists:
+            self._found(identity)
+        return False
+
+    def _found(self, identity: Path) -> None:
+        fd = files.open_lock(self.path / "store.lock")
+        try:
+            files.lock(fd)  # whoever comes first founds it
+            if not identity.exists():
+                for name in ("topics", "links", "quarantine"):
+                    files.make_dirs(self.path / name)
+                body = {"format": FORMAT, "id": uuid.uuid4().hex, "created_at": now_us()}
+                files.write_small(identity, json.dumps(body, indent=1).encode())
+                files.sync_dir(self.path.parent)
+        finally:
+            files.close(fd)
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Ends this process's use of the store; a second close is quiet. Records of `interval` topics are synced."""
+        with self._mutex:
+            if self._closed:
+                return
+            self._closed = True
+            syncer, self._syncer = self._syncer, None
+        with contextlib.ExitStack() as rest:  # each part is closed though another fails
+            rest.callback(files.close, self._lock_fd)
+            rest.callback(self.catalog.close)
+            for reader in self._readers.values():
+                rest.callback(reader.close)
+            for log in self._logs.values():
+                rest.callback(log.close)
+            if syncer is not None:
+                rest.callback(syncer.stop)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "read-only" if self.read_only else "open"
+        return f"<Store {str(self.path)!r} {state}>"
+
+    def _check_open(self, write: bool = False) -> None:
+        if self._closed:
+            raise StoreClosed(f"the store at {self.path} was closed; open it again with jjq.open")
+        if write and self.read_only:
+            raise StoreReadOnly(f"the store at {self.path} is read-only: it can be read, but nothing can be changed")
+
+    # --- topics ------------------------------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        schema: pa.Schema | None = None,
+        exist_ok: bool = False,
+        **settings: Any,
+    ) -> Topic:
+        """Makes a topic. `settings` are those of `jjq.config.TopicConfig`, with `retention` and `segment_age` as durations.
+
+        With `exist_ok` an existing topic is returned as it is. Raises TopicExists, InvalidName, SchemaMismatch,
+        InvalidArgument.
+        """
+        self._check_open(write=True)
+        check_name(name, "topic")
+        if name.endswith(EPHEMERAL):
+            raise InvalidArgument("ephemeral topics are not supported by this version; leave #ephemeral away")
+        config = TopicConfig().changed(settings)
+        count = check_partitions(partitions)
+        checked = None if schema is None else check_schema(schema)
+        known = self.catalog.topic(name)
+        if known is not None:
+            if exist_ok:
+                return self._topic(known)
+            raise TopicExists(f"there is a topic {name!r} already; pass exist_ok=True to use it as it is")
+        row = TopicRow(uuid.uuid4().hex, name, count, config.to_dict(), 1, now_us(), checked)
+        directory = self.path / "topics" / row.id
+        with files.translated("create", directory):
+            for partition in range(count):
+                files.make_dirs(directory / str(partition))
+            files.sync_dir(directory)
+            files.sync_dir(directory.parent)
+        self._write_topic_json(row)
+        if not self.catalog.add_topic(row, self.boot_id, -(1 << 63)):
+            self._remove_empty_topic(directory)
+            if exist_ok:
+                return self.topic(name)
+            raise TopicExists(f"there is a topic {name!r} already; pass exist_ok=True to use it as it is")
+        return self._topic(row)
+
+    @staticmethod
+    def _remove_empty_topic(directory: Path) -> None:
+        with contextlib.suppress(OSError):
+            files.unlink(directory / "topic.json")
+            for each in sorted(directory.iterdir()):
+                files.remove_dir(each)
+            files.remove_dir(directory)
+
+    def topic(self, name: str) -> Topic:
+        """The topic of that name now; raises TopicNotFound, which names the nearest one."""
+        self._check_open()
+        check_name(name, "topic")
+        row = self.catalog.topic(name)
+        if row is None:
+            names = self.catalog.topic_names()
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names[:5])}" if names else ""
+            raise TopicNotFound(f"there is no topic {name!r} in {self.path}{hint}")
+        return self._topic(row)
+
+    def topics(self) -> list[Topic]:
+        """All topics, by name."""
+        self._check_open()
+        return [self._topic(row) for row in self.catalog.topics()]
+
+    def _topic(self, row: TopicRow) -> Topic:
+        return Topic(self, row, self._facts_of(row.id))
+
+    def _facts_of(self, topic_id: str) -> Facts:
+        with self._mutex:
+            return self._facts.setdefault(topic_id, Facts(self, topic_id))
+
+    def alter_topic(self, name: str, *, add_columns: pa.Schema | None = None, **settings: Any) -> Topic:
+        """Changes settings, or adds columns (nullable, at the end) to the schema; nobody needs to restart.
+
+        Raises SchemaMismatch for any other change of the schema.
+        """
+        self._check_open(write=True)
+        topic = self.topic(name)
+        with self._all_locked(topic) as logs:
+            topic.refresh()
+            config = topic.config.changed(settings)
+            schema, version = topic.schema, topic.schema_version
+            if add_columns is not None:
+                schema = globals()["add_columns"](topic.schema, add_columns)
+                version += schema != topic.schema
+            self._close_all_locked(topic, logs, "altered")
+            self.catalog.alter_topic(topic.id, config.to_dict(), version, schema)
+            topic.refresh()
+            self._write_topic_json(topic._row)
+        return topic
+
+    def delete_topic(self, name: str) -> None:
+        """Deletes a topic, its records and subscribers. Who pushes to it or waits on it gets TopicDeleted."""
+        self._check_open(write=True)
+        topic = self.topic(name)
+        with self._all_locked(topic) as logs:
+            topic.refresh()
+            for log in logs:
+                log.close_active_locked("deleted")
+            garbage = [f"topics/{topic.id}"]
+            self.catalog.drop_topic(topic.id, garbage, now_us() + GRACE_US)
+            self._write_topic_json(topic._row, deleted=True)
+            for log in logs:
+                log.forget_active()
+
+    def empty_topic(self, topic: Topic) -> None:
+        """See `Topic.empty`."""
+        self._check_open(write=True)
+        with self._all_locked(topic) as logs:
+            self._close_all_locked(topic, logs, "emptied")
+            due = now_us() + GRACE_US
+            for log in logs:
+                row, segments = self.catalog.segments(topic.id, log.partition, 0, 1 << 62)
+                garbage = [path for each in segments for path in self.segment_files(topic.id, log.partition, each.uuid)]
+                self.catalog.advance_start(topic.id, log.partition, row.end_offset, garbage, due)
+            self._write_topic_json(topic._row)
+
+    @contextlib.contextmanager
+    def _all_locked(self, topic: Topic) -> Iterator[list[PartitionLog]]:
+        logs = [self.log(topic.id, partition) for partition in range(topic.partitions)]
+        with contextlib.ExitStack() as locks:
+            for log in logs:
+                locks.enter_context(log.exclusive())
+            yield logs
+
+    def _close_all_locked(self, topic: Topic, logs: Sequence[PartitionLog], reason: str) -> None:
+        """Ends the active files of a topic and gives them their rows, in one transaction."""
+        rows, segments = {}, {}
+        for log in logs:
+            with files.translated("close a segment of", log.directory):
+                row, closed = log.close_active_locked(reason)
+            if row.active is not None:
+                rows[topic.id, log.partition] = row
+                segments[topic.id, log.partition] = [closed] if closed else []
+        if rows:
+            self.catalog.link(rows, segments, writer=None, positions={}, now=now_us())
+        for log in logs:
+            log.forget_active()
+
+    def _write_topic_json(self, row: TopicRow, deleted: bool = False) -> None:
+        """The catalog's row again, beside the data, for the day the catalog is lost."""
+        partitions = (
+            {} if deleted else {p.partition: [p.start_offset, p.end_offset] for p in self._partition_rows(row.id)}
+        )
+        body = {
+            "id": row.id, "name": row.name, "partitions": row.partitions, "config": row.config,
+            "schema_version": row.schema_version, "created_at": row.created_at, "deleted": deleted,
+            "offsets": {str(p): span for p, span in partitions.items()},
+            "schemas": {
+                str(version): None if schema is None else schema.serialize().to_pybytes().hex()
+                for version, schema in ({row.schema_version: row.schema} | self.catalog.schemas(row.id)).items()
+            },
+        }  # fmt: skip
+        path = self.path / "topics" / row.id / "topic.json"
+        with files.translated("write", path):
+            files.write_small(path, json.dumps(body, indent=1, sort_keys=True).encode())
+
+    def _partition_rows(self, topic_id: str) -> list[Any]:
+        return self.catalog.partitions(topic_id) if self.catalog.topic_by_id(topic_id) else []
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def read_slices(
+        self, slices: Sequence[Slice], columns: Sequence[str] | None = None, metadata: Sequence[str] = (),
+        *, schema: pa.Schema | None = None, target_bytes: int = BATCH_BYTES,
+    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
+        """The rows of slices of one topic, in order, in verified batches of about `target_bytes`: [*columns, *metadata].
+
+        `schema` fixes the topic's columns as they were when the slices were planned.
+        """
+        self._check_open()
+        if not slices:
+            return iter(())
+        first = slices[0]
+        if any(each.topic_id != first.topic_id for each in slices):
+            raise InvalidArgument("the slices belong to several topics; read those of each topic apart")
+        topic = self._topic(self._facts_of(first.topic_id).row())
+        user = topic.select(columns) if schema is None else schema
+        return self.reader(first.topic_id, first.topic).read(slices, user, topic.check_metadata(metadata), target_bytes)
+
+    # --- exactly-once writing ----------------------------------------------------------------------------------------
+
+    def stage(self, *, default_partition: int = 0, owner: tuple[str, int] | None = None) -> staging.Stage:
+        """Begins files that a commit will take: see `jjq.staging.Stage`.
+
+        `default_partition` (modulo the topic's partitions) is for rows without a key. `owner` is the writer and batch the
+        files are for, so that maintenance can remove what was left behind.
+        """
+        self._check_open(write=True)
+        return staging.Stage(self, default_partition, owner)
+
+    def commit(
+        self, staged: Sequence[StagedFile], writer_id: str | None = None, batch_id: int | None = None,
+        query_id: str | None = None,
+    ) -> Commit:  # fmt: skip
+        """Makes staged files visible in one transaction, over all topics and partitions, in the order given.
+
+        With `writer_id` and `batch_id` it happens once: a batch that is known returns its first positions, its files are
+        discarded, and `duplicate` is true. Raises WriterConflict, StagedFileMissing; then nothing changed.
+        """
+        self._check_open(write=True)
+        return staging.commit(self, staged, writer_id, batch_id, query_id)
+
+    def discard(self, staged: Sequence[StagedFile]) -> None:
+        """Removes staged files that no commit has taken; others are left alone."""
+        for file in staged:
+            if self.catalog.segment(file.uuid) is None:
+                for path in self.segment_files(file.topic_id, file.partition, file.uuid):
+                    with contextlib.suppress(OSError):
+                        files.unlink(self.path / path)
+
+    def writers(self) -> list[WriterInfo]:
+        """Exactly-once writers, by id."""
+        self._check_open()
+        return self.catalog.writers()
+
+    def reset_writer(self, writer_id: str) -> bool:
+        """Forgets what a writer has committed, so that its batch ids begin anew; False when it is not known."""
+        self._check_open(write=True)
+        return self.catalog.drop_writer(check_name(writer_id, "writer"))
+
+    # --- for the parts of a store ------------------------------------------------------------------------------------
+
+    def partition_dir(self, topic_id: str, partition: int) -> Path:
+        return self.path / "topics" / topic_id / str(partition)
+
+    def segment_files(self, topic_id: str, partition: int, segment: str) -> list[str]:
+        """Every file a segment may have, relative to the store."""
+        stem = f"topics/{topic_id}/{partition}/{segment}"
+        return [f"{stem}{suffix}" for suffix in (".arrows", ".index", ".arrow", ".json")]
+
+    def log(self, topic_id: str, partition: int) -> PartitionLog:
+        log = self._logs.get((topic_id, partition))
+        if log is None:
+            self._check_open(write=True)
+            with self._mutex:
+                prefix = f"topics/{topic_id}/{partition}/"
+                log = self._logs.setdefault(
+                    (topic_id, partition),
+                    PartitionLog(
+                        self.partition_dir(topic_id, partition), topic_id, partition, self.catalog,
+                        self._facts_of(topic_id), self.boot_id, lambda name: prefix + name, GRACE_US,
+                    ),
+                )  # fmt: skip
+        if self._closed:
+            self._check_open()
+        return log
+
+    def reader(self, topic_id: str, name: str) -> LogReader:
+        self._check_open()
+        reader = self._readers.get(topic_id)
+        if reader is None:
+            with self._mutex:
+                recover = None if self.read_only else lambda partition: self.log(topic_id, partition).recover()
+                reader = self._readers.setdefault(
+                    topic_id,
+                    LogReader(
+                        self.path / "topics" / topic_id, topic_id, name, self.catalog, self._facts_of(topic_id),
+                        self.boot_id, f"{host()} {self.boot_id}", recover,
+                    ),
+                )  # fmt: skip
+        return reader
+
+    def appended(self, topic: Topic, partition: int) -> None:
+        """Called after each append: topics with `interval` are synced by a thread of whoever appended."""
+        if topic.config.sync == "interval":
+            if self._syncer is None:
+                with self._mutex:
+                    if self._syncer is None:
+                        self._syncer = _Syncer()
+            self._syncer.watch(self.log(topic.id, partition), topic.config.sync_interval_ms / 1000)
+
+    def _after_fork(self) -> None:
+        """In a forked child: every lock and descriptor is made anew, and nothing of the parent's is given up."""
+        self._mutex = threading.RLock()
+        self._syncer = None
+        for log in self._logs.values():
+            log.after_fork()
+        for reader in self._readers.values():
+            reader.after_fork()
+        if not self._closed:
+            with contextlib.suppress(OSError):
+                files.close(self._lock_fd)
+            self._lock_fd = files.open_lock(self.path / "store.lock", self.read_only)
+            files.lock(self._lock_fd, shared=True, wait=False)
+
+
+class _Syncer:
+    """Syncs partitions of `interval` topics in the background, each within its interval of the first unsynced append."""
+
+    def __init__(self) -> None:
+        self._due: dict[PartitionLog, float] = {}
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="jjq-sync", daemon=True)
+        self._thread.start()
+
+    def watch(self, log: PartitionLog, interval_s: float) -> None:
+        if log not in self._due:
+            with self._wake:
+                self._due.setdefault(log, interval_s)
+                self._wake.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while not self._due and not self._stopping:
+                    self._wake.wait()
+                if not self._stopping:
+                    self._wake.wait(min(self._due.values()))
+                logs = list(self._due)
+                self._due.clear()
+                stopping = self._stopping
+            for log in logs:
+                # A failed sync closes the file as failed; the next push meets that and says so.
+                with contextlib.suppress(Exception):
+                    log.sync()
+            if stopping:
+                return
+
+    def stop(self) -> None:
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join()
+
+
+def _read_identity(path: Path) -> dict[str, Any]:
+    try:
+        body: dict[str, Any] = json.loads((path / "jjq.json").read_text(encoding="utf-8"))
+        version = int(body["format"])
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise StoreFormat(f"{path / 'jjq.json'} cannot be read: {error}; is this a jjq store?") from error
+    if version > FORMAT:
+        raise StoreFormat(f"{path} has store format {version}, this jjq knows up to {FORMAT}; upgrade jjq")
+    return body
+
+
+def _can_write(path: Path) -> bool:
+    """os.access says yes on a read-only mount to root; only an attempt tells."""
+    if not path.exists():
+        return True
+    try:
+        return not os.statvfs(path).f_flag & os.ST_RDONLY
+    except OSError:
+        return False
+
+
+def file_system(path: Path) -> str:
+    """The type of the file system a path is on, as the kernel names it; empty where that cannot be told."""
+    best, kind = "", ""
+    try:
+        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+    where = str(path.resolve())
+    for line in mounts.splitlines():
+        _, point, name, *_ = line.split(" ")
+        point = point.encode().decode("unicode_escape")
+        if (where == point or where.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
+            best, kind = point, name
+    return kind
+
+
+def _after_fork_in_child() -> None:
+    for store in list(_stores):
+        store._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,524 @@
+"""A topic: pushing to it and reading it."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from jjq.catalog.base import TopicRow
+from jjq.clock import now_us, to_us
+from jjq.config import TopicConfig
+from jjq.errors import InvalidArgument, OffsetOutOfRange, RecordTooLarge, SchemaMismatch, TopicDeleted
+from jjq.log import format as fmt
+from jjq.log.partition import Append, LogSettings
+from jjq.log.reader import LogReader
+from jjq.log.sealed import BATCH_BYTES
+from jjq.model import Commit, PartitionOffsets, Position, PositionRange, Positions, Record, SegmentInfo, Slice
+from jjq.schema import (
+    METADATA_TYPES,
+    RAW,
+    SYSTEM_FIELDS,
+    check_headers,
+    headers_array,
+    null_headers,
+    physical,
+    rows_to_table,
+    to_bytes,
+)
+from jjq.staging import partition_of, prepare, split
+from jjq.start import At, Edge, Last, Parsed, parse_for
+
+if TYPE_CHECKING:
+    from jjq.store import Store
+
+Headers = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]] | None
+Timestamp = datetime | int | None
+_APPEND_BYTES = 32 << 20  # a larger table is staged and linked: atomic, and it holds no lock while it is written
+_RAW_METADATA = ("_partition", "_offset", "_timestamp", "_key")
+# Seconds and milliseconds of this century, taken for microseconds, are instants of 1970 to 1973.
+_SUSPICIOUS_US = range(100_000_000, 100_000_000_000_000)
+
+
+class Facts:
+    """Settings and schemas of one topic id, for its logs and readers. Schemas of a version never change: kept."""
+
+    def __init__(self, store: Store, topic_id: str) -> None:
+        self._store, self._topic_id = store, topic_id
+        self._physical: dict[int, pa.Schema] = {}
+        self._templates: dict[int, fmt.RowsTemplate | None] = {}
+
+    def row(self) -> TopicRow:
+        row = self._store.catalog.topic_by_id(self._topic_id)
+        if row is None:
+            raise TopicDeleted(
+                f"the topic (id {self._topic_id}) was deleted; get it again with store.topic(name)",
+                topic_id=self._topic_id,
+            )
+        return row
+
+    def settings(self) -> LogSettings:
+        row = self.row()
+        config = TopicConfig.from_dict(row.config)
+        return LogSettings(
+            row.schema_version, config.sync, config.segment_bytes, config.segment_rows, config.roll_age_us,
+            config.timestamps == "broker",
+        )  # fmt: skip
+
+    def physical(self, version: int) -> pa.Schema:
+        found = self._physical.get(version)
+        if found is None:
+            schemas = self._store.catalog.schemas(self._topic_id)
+            if version not in schemas:
+                raise TopicDeleted(f"the topic (id {self._topic_id}) was deleted", topic_id=self._topic_id)
+            found = self._physical[version] = physical(schemas[version])
+        return found
+
+    def template(self, version: int) -> fmt.RowsTemplate | None:
+        if version not in self._templates:
+            schema = self.physical(version)
+            raw = schema == physical(None)
+            self._templates[version] = fmt.RowsTemplate(schema) if raw else None
+        return self._templates[version]
+
+
+class Topic:
+    """A handle of one topic; safe among threads. It keeps meaning this topic (`id`) when another is made by its name."""
+
+    def __init__(self, store: Store, row: TopicRow, facts: Facts) -> None:
+        self._store = store
+        self._facts = facts
+        self._next_partition = itertools.count()
+        self._mutex = threading.Lock()
+        self._take(row)
+
+    def _take(self, row: TopicRow) -> None:
+        self._row = row
+        self.config = TopicConfig.from_dict(row.config)
+
+    def refresh(self) -> None:
+        """Reads settings and schema again, as others may have altered them; raises TopicDeleted."""
+        self._take(self._facts.row())
+
+    @property
+    def id(self) -> str:
+        return self._row.id
+
+    @property
+    def name(self) -> str:
+        return self._row.name
+
+    @property
+    def partitions(self) -> int:
+        return self._row.partitions
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The topic's own columns, None for a topic of plain values."""
+        return self._row.schema
+
+    @property
+    def schema_version(self) -> int:
+        return self._row.schema_version
+
+    def __repr__(self) -> str:
+        columns = "no schema" if self.schema is None else f"{len(self.schema)} columns"
+        return f"<Topic {self.name!r} {self.partitions} partition{'s' * (self.partitions > 1)}, {columns}>"
+
+    def directory(self, partition: int) -> Path:
+        return self._store.partition_dir(self.id, partition)
+
+    def check_partition(self, partition: object) -> int:
+        if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < self.partitions:
+            raise InvalidArgument(f"topic {self.name!r} has partitions 0 to {self.partitions - 1}, not {partition!r}")
+        return partition
+
+    @staticmethod
+    def check_size(size: int, limit: int, what: str) -> None:
+        if size > limit:
+            raise RecordTooLarge(
+                f"{what} has {size:,} bytes, the topic takes up to {limit:,}; raise the limit with alter_topic, "
+                f"or keep big objects in files and push where they are"
+            )
+
+    # --- pushing -----------------------------------------------------------------------------------------------------
+
+    def push(
+        self, value: Any, *, key: bytes | str | None = None, headers: Headers = None, timestamp: Timestamp = None,
+        partition: int | None = None,
+    ) -> Position:  # fmt: skip
+        """Appends one record; returns its position when it is as durable as the topic's `sync` says.
+
+        `value` is bytes, str or None (a tombstone), or a mapping of columns in a topic with a schema. A key chooses the
+        partition (CRC32C modulo partitions) unless `partition` does; without either, partitions take turns.
+        `timestamp` (an aware datetime, or microseconds) only where the topic's timestamps are the producer's.
+        Raises InvalidArgument, SchemaMismatch, RecordTooLarge, TopicDeleted, StoreError; then nothing was appended.
+        """
+        key_bytes = None if key is None else to_bytes(key, "a key")
+        place = self._choose(partition, key_bytes)
+        pairs = None if headers is None else [check_headers(headers)]
+        request = self._request([value], [key_bytes], pairs, [timestamp] if timestamp is not None else None)
+        self._store.log(self.id, place).append(request)
+        self._store.appended(self, place)
+        return Position(place, request.offset, request.timestamp)
+
+    def push_many(
+        self, values: Sequence[Any], *, keys: Sequence[bytes | str | None] | None = None,
+        headers: Sequence[Headers] | None = None, timestamps: Sequence[Timestamp] | None = None,
+        partition: int | None = None, atomic: bool = False,
+    ) -> Positions:  # fmt: skip
+        """Appends many records, atomically in each partition (without keys, all go to one); returns their positions.
+
+        `atomic=True` makes it one act over all partitions that the keys choose: all of it visible at once, or nothing.
+        """
+        values = list(values)
+        for name, given in (("keys", keys), ("headers", headers), ("timestamps", timestamps)):
+            if given is not None and len(given) != len(values):
+                raise InvalidArgument(f"{len(values)} values and {len(given)} {name}: give one for each, or none")
+        if not values:
+            return Positions([])
+        key_list = None if keys is None else [None if key is None else to_bytes(key, "a key") for key in keys]
+        pairs = None if headers is None else [check_headers(each) for each in headers]
+        default = self._choose(partition, None)
+        if partition is not None or key_list is None or self.partitions == 1:
+            groups = {default: list(range(len(values)))}
+            places = None
+        else:
+            places = [default if key is None else partition_of(key, self.partitions) for key in key_list]
+            groups = {}
+            for i, place in enumerate(places):
+                groups.setdefault(place, []).append(i)
+        requests: dict[int, Append] = {}
+        for place, rows in groups.items():
+            whole = len(rows) == len(values)
+            requests[place] = self._request(
+                values if whole else [values[i] for i in rows],
+                [None] * len(rows) if key_list is None else [key_list[i] for i in rows],
+                None if pairs is None else [pairs[i] for i in rows],
+                None if timestamps is None else [timestamps[i] for i in rows],
+            )
+        if atomic and len(requests) > 1:
+            return self._link_requests(requests, places)
+        ranges = []
+        for place in sorted(requests):
+            request = requests[place]
+            self._store.log(self.id, place).append(request)
+            self._store.appended(self, place)
+            ranges.append(PositionRange(place, request.offset, request.offset + request.rows, request.timestamp))
+        return Positions(ranges, places)
+
+    def _link_requests(self, requests: Mapping[int, Append], places: Sequence[int] | None) -> Positions:
+        with self._store.stage() as stage:
+            for place, request in sorted(requests.items()):
+                batch = request.batch
+                if batch is None:
+                    headers = null_headers(request.rows) if request.headers is None else headers_array(request.headers)
+                    keys, user = (
+                        pa.array(request.keys, pa.binary()),
+                        pa.table({"value": pa.array(request.values, pa.binary())}),
+                    )
+                else:
+                    keys, headers = batch.column(0), batch.column(1)
+                    user = pa.Table.from_arrays(batch.columns[2:], schema=self.schema)
+                stamps = None if request.stamps is None else pa.array(request.stamps, pa.int64())
+                stage.write(self, user, partition=place, keys=keys, headers=headers, timestamps=stamps)
+            result = self._store.commit(stage.finish())
+        return _positions(result, self.name, now_us(), places)
+
+    def push_table(
+        self, data: Any, *, key: str | None = None, partition: int | None = None, timestamp: str | None = None,
+        writer_id: str | None = None, batch_id: int | None = None,
+    ) -> Positions:  # fmt: skip
+        """Appends the rows of an Arrow table, batch or reader, a pandas or Polars frame, or anything with the Arrow C
+        stream; atomic in each partition, and over all of them for large data or with `writer_id` and `batch_id`.
+
+        `key` names the column whose values are the keys and choose the partition; `timestamp` the one with the
+        producer's time. With `writer_id` and `batch_id` it happens once, however often it is tried.
+        """
+        stamps = None
+        if timestamp is not None:
+            from jjq.schema import to_table  # noqa: PLC0415
+
+            data = to_table(data)
+            if timestamp not in data.schema.names:
+                raise InvalidArgument(f"timestamp {timestamp!r} is no column of the data")
+            stamps = data.column(timestamp)
+        table = self._retry_schema(lambda: prepare(self, data, key=key, timestamps=stamps))
+        self.check_size(table.nbytes, self.config.max_batch_bytes, "the batch")
+        default = self._choose(partition, None)
+        if writer_id is not None or batch_id is not None or table.nbytes > _APPEND_BYTES:
+            with self._store.stage(default_partition=default) as stage:
+                user = table.select(list(range(len(SYSTEM_FIELDS), table.num_columns)))
+                given = table.column(0) if self.config.timestamps == "producer" else None
+                stage.write(
+                    self, user, partition=partition, keys=table.column(1), headers=table.column(2), timestamps=given
+                )
+                result = self._store.commit(stage.finish(), writer_id=writer_id, batch_id=batch_id)
+            return _positions(result, self.name, now_us(), None)
+        by_place: dict[int, list[pa.RecordBatch]] = {}
+        for place, batch in split(self, table, partition, default):
+            by_place.setdefault(place, []).append(batch)
+        ranges = []
+        for place, batches in sorted(by_place.items()):
+            batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+            given = None if self.config.timestamps == "broker" else batch.column(0).cast(pa.int64()).to_pylist()
+            body = batch.select(list(range(1, batch.num_columns)))
+            request = Append(self.schema_version, batch=body, stamps=given, size=batch.nbytes)
+            self._store.log(self.id, place).append(request)
+            self._store.appended(self, place)
+            ranges.append(PositionRange(place, request.offset, request.offset + request.rows, request.timestamp))
+        return Positions(ranges)
+
+    def _choose(self, partition: int | None, key: bytes | None) -> int:
+        if partition is not None:
+            return self.check_partition(partition)
+        if self.partitions == 1:
+            return 0
+        return next(self._next_partition) % self.partitions if key is None else partition_of(key, self.partitions)
+
+    def _request(
+        self, values: Sequence[Any], keys: Sequence[bytes | None], headers: list[Any] | None,
+        timestamps: Sequence[Timestamp] | None,
+    ) -> Append:  # fmt: skip
+        stamps = self._stamps(timestamps, len(values))
+        limit = self.config.max_record_bytes
+        if self.schema is None:
+            data = [
+                value if isinstance(value, bytes) or value is None else self._plain(value) for value in values
+            ]  # fmt: skip
+            size = 0
+            for i, value in enumerate(data):
+                length = len(value or b"") + len(keys[i] or b"")
+                if length > limit:
+                    self.check_size(length, limit, "the record" if len(data) == 1 else f"record {i}")
+                size += length
+            if headers is not None:
+                size += sum(len(n) + len(v or b"") for each in headers for n, v in each or ())
+            self.check_size(size, self.config.max_batch_bytes, "the batch")
+            return Append(self.schema_version, keys, data, headers, stamps=stamps, size=size + 400)
+        table = self._retry_schema(lambda: rows_to_table(values, self.schema))
+        batch = pa.RecordBatch.from_arrays(
+            [
+                pa.array(keys, pa.binary()),
+                null_headers(len(values)) if headers is None else headers_array(headers),
+                *(column.combine_chunks() for column in table.columns),
+            ],
+            schema=pa.schema([*SYSTEM_FIELDS[1:], *table.schema]),
+        )
+        self.check_size(batch.nbytes // max(1, len(values)), limit, "the record")
+        self.check_size(batch.nbytes, self.config.max_batch_bytes, "the batch")
+        return Append(self.schema_version, batch=batch, stamps=stamps, size=batch.nbytes + 400)
+
+    def _plain(self, value: object) -> bytes:
+        if isinstance(value, Mapping):
+            raise SchemaMismatch(
+                f"topic {self.name!r} has no schema, so a record is bytes or str, not a mapping; encode it "
+                f"(json.dumps), or make the topic with a schema"
+            )
+        return to_bytes(value, "a record of a topic without a schema")
+
+    def _retry_schema(self, build: Any) -> Any:
+        """A column this handle does not know may have been added by somebody else a moment ago."""
+        try:
+            return build()
+        except SchemaMismatch:
+            version = self.schema_version
+            self.refresh()
+            if self.schema_version == version:
+                raise
+            return build()
+
+    def _stamps(self, timestamps: Sequence[Timestamp] | None, rows: int) -> list[int] | None:
+        if self.config.timestamps == "broker":
+            if timestamps is not None and any(each is not None for each in timestamps):
+                raise InvalidArgument(
+                    f"topic {self.name!r} gives its own timestamps; make it with timestamps='producer' to push them"
+                )
+            return None
+        now = now_us()
+        return [now if each is None else _stamp(each) for each in (timestamps or [None] * rows)]
+
+    # --- offsets -----------------------------------------------------------------------------------------------------
+
+    @property
+    def reader(self) -> LogReader:
+        return self._store.reader(self.id, self.name)
+
+    def offsets(self) -> list[PartitionOffsets]:
+        """What each partition holds now: offsets `[start, end)`."""
+        reader = self.reader
+        return [reader.offsets(partition) for partition in range(self.partitions)]
+
+    def offset_for_timestamp(self, ts_us: int) -> dict[int, int | None]:
+        """By partition the first offset whose timestamp is at least `ts_us` (microseconds), None if there is none."""
+        reader = self.reader
+        return {partition: reader.seek_time(partition, ts_us) for partition in range(self.partitions)}
+
+    def resolve(self, position: Any, *, end: bool = False) -> dict[int, int]:
+        """Offsets by partition for a start (or an `end`, exclusive): see `jjq.start`. Raises OffsetOutOfRange.
+
+        A time with no record at or after it means the end. A mapping names some partitions; the others begin at their
+        earliest offset, or end at their latest.
+        """
+        parsed = parse_for(position, self.partitions, "end" if end else "start")
+        found = {}
+        for bounds in self.offsets():
+            one = parsed.get(bounds.partition, Edge.LATEST if end else Edge.EARLIEST)
+            found[bounds.partition] = self._resolve_one(one, bounds)
+        return found
+
+    def _resolve_one(self, start: Parsed, bounds: PartitionOffsets) -> int:
+        if start is Edge.EARLIEST:
+            return bounds.start
+        if start is Edge.LATEST:
+            return bounds.end
+        if isinstance(start, Last):
+            return max(bounds.start, bounds.end - start.count)
+        if isinstance(start, At):
+            found = self.reader.seek_time(bounds.partition, start.us)
+            return bounds.end if found is None else found
+        assert isinstance(start, int)
+        if start > bounds.end:
+            raise OffsetOutOfRange(
+                f"offset {start} is beyond the end of partition {bounds.partition} of topic {self.name!r}, which holds "
+                f"[{bounds.start}, {bounds.end})"
+            )
+        return start
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def plan(self, partition: int, start: int, end: int, lineage: int | None = None, *, skip_lost: bool = False,
+             ) -> list[Slice]:  # fmt: skip
+        """Slices that together are the offsets `[start, end)` of a partition; see `LogReader.plan`."""
+        return self.reader.plan(self.check_partition(partition), start, end, lineage=lineage, skip_lost=skip_lost)
+
+    def read(
+        self, start: Any = "earliest", end: Any = "latest", columns: Sequence[str] | None = None,
+        metadata: Sequence[str] | None = None, partitions: Sequence[int] | None = None,
+    ) -> pa.RecordBatchReader:  # fmt: skip
+        """The records from `start` to `end` (exclusive; `latest` is fixed now), partition after partition.
+
+        Of `columns` only those are read from the files. `metadata`: which of `_topic`, `_partition`, `_offset`,
+        `_timestamp`, `_key`, `_headers` to add; by default none for a topic with a schema, else
+        `_partition, _offset, _timestamp, _key`. DuckDB, Polars and pandas take the reader as it is.
+        """
+        user = self.select(columns)
+        added = self.check_metadata(_RAW_METADATA if metadata is None and self.schema is None else metadata or ())
+        chosen = range(self.partitions) if partitions is None else [self.check_partition(p) for p in partitions]
+        first, last = self.resolve(start), self.resolve(end, end=True)
+        slices = [each for p in chosen for each in self.plan(p, first[p], max(first[p], last[p]))]
+        from jjq.log.reader import output_schema  # noqa: PLC0415
+
+        batches = self.reader.read(slices, user, added, BATCH_BYTES)
+        return pa.RecordBatchReader.from_batches(output_schema(user, added), batches)
+
+    def to_pandas(self, start: Any = "earliest", end: Any = "latest", **options: Any) -> Any:
+        """`read` as a pandas DataFrame."""
+        return self.read(start, end, **options).read_pandas()
+
+    def select(self, columns: Sequence[str] | None) -> pa.Schema:
+        """The schema of the chosen columns of the topic, in the order given."""
+        schema = RAW if self.schema is None else self.schema
+        if columns is None:
+            return schema
+        if isinstance(columns, str):
+            raise InvalidArgument("columns is a list of names, not one str")
+        unknown = [name for name in columns if name not in schema.names]
+        if unknown:
+            raise InvalidArgument(f"topic {self.name!r} has no column {unknown[0]!r}; it has {', '.join(schema.names)}")
+        if len(set(columns)) != len(columns):
+            raise InvalidArgument("a column is named twice")
+        return pa.schema([schema.field(name) for name in columns])
+
+    @staticmethod
+    def check_metadata(names: Sequence[str]) -> tuple[str, ...]:
+        if isinstance(names, str):
+            raise InvalidArgument("metadata is a list of names, not one str")
+        unknown = [name for name in names if name not in METADATA_TYPES]
+        if unknown or len(set(names)) != len(names):
+            raise InvalidArgument(f"metadata {list(names)} must be some of {', '.join(METADATA_TYPES)}, each once")
+        return tuple(names)
+
+    def records(self, slices: Sequence[Slice]) -> Iterator[Record]:
+        """The rows of slices as single records, for people and consumers that take them one by one."""
+        metadata = ("_partition", "_offset", "_timestamp", "_key", "_headers")
+        user = RAW if self.schema is None else self.schema
+        for batch in self.reader.read(slices, user, metadata, BATCH_BYTES):
+            yield from to_records(self.name, batch, self.schema is None)
+
+    # --- what there is -----------------------------------------------------------------------------------------------
+
+    def segments(self, partition: int | None = None) -> list[SegmentInfo]:
+        """Every segment, by partition and offset."""
+        chosen = range(self.partitions) if partition is None else [self.check_partition(partition)]
+        found: list[SegmentInfo] = []
+        for each in chosen:
+            found.extend(self.reader.segment_infos(each))
+        return found
+
+    def describe(self) -> dict[str, Any]:
+        """Id, settings, schema, and by partition: offsets, lineage, segments, bytes and segments not yet compacted."""
+        self.refresh()
+        counts = self._store.catalog.segment_counts(self.id)
+        partitions = []
+        for bounds in self.offsets():
+            segments, size, rolled = counts.get(bounds.partition, (0, 0, 0))
+            active = self.reader.active_bytes(bounds.partition)
+            partitions.append(
+                {
+                    "partition": bounds.partition, "start": bounds.start, "end": bounds.end, "lineage": bounds.lineage,
+                    "records": bounds.end - bounds.start, "segments": segments + (active is not None),
+                    "bytes": size + (active or 0), "to_compact": rolled,
+                }
+            )  # fmt: skip
+        schema = self.schema
+        return {
+            "name": self.name, "id": self.id, "created_at": self._row.created_at, "schema_version": self.schema_version,
+            "schema": None if schema is None else {field.name: str(field.type) for field in schema},
+            "config": self.config.to_dict(), "partitions": partitions,
+            "records": sum(each["records"] for each in partitions), "bytes": sum(each["bytes"] for each in partitions),
+        }  # fmt: skip
+
+    def empty(self) -> None:
+        """Lets go of every record. Offsets go on where they were; subscribers skip to there."""
+        self._store.empty_topic(self)
+
+
+def to_records(topic: str, batch: pa.RecordBatch, raw: bool) -> Iterator[Record]:
+    """A batch whose last columns are partition, offset, timestamp, key and headers, as Records."""
+    own = batch.num_columns - 5
+    partition, offset, stamps, key, headers = batch.columns[own:]
+    if raw:
+        values = batch.column(0).to_pylist()
+    else:
+        values = batch.select(list(range(own))).to_pylist()
+    all_headers: list[Any] = [None] * batch.num_rows if headers.null_count == batch.num_rows else headers.to_pylist()
+    for p, o, t, k, h, v in zip(
+        partition.to_pylist(), offset.to_pylist(), stamps.cast(pa.int64()).to_pylist(), key.to_pylist(), all_headers,
+        values, strict=True,
+    ):  # fmt: skip
+        yield Record(topic, p, o, t, k, None if h is None else [(each["key"], each["value"]) for each in h], v)
+
+
+def _stamp(value: datetime | int) -> int:
+    if isinstance(value, datetime):
+        return to_us(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidArgument(f"a timestamp is an aware datetime or microseconds since the epoch, not {value!r}")
+    if value in _SUSPICIOUS_US:
+        raise InvalidArgument(
+            f"timestamp {value} looks like seconds or milliseconds; pushes take microseconds, or an aware datetime"
+        )
+    if not -(1 << 62) < value < 1 << 62:
+        raise InvalidArgument(f"timestamp {value} is out of range")
+    return value
+
+
+def _positions(result: Commit, topic: str, now: int, places: Sequence[int] | None) -> Positions:
+    spans = result.positions.get(topic, {})
+    return Positions([PositionRange(p, start, end, now) for p, (start, end) in sorted(spans.items())], places)

@@ -344,7 +344,7 @@ class PartitionLog:
         active = self._create_locked(closed.end, closed.last_ts, settings, now)
         self._name_active_locked(row, active, closed, settings)
         self.forget_active()
-        self._active = active
+        self._active, self._settings = active, settings
         self.unsynced_since = None
 
     def close_active_locked(self, reason: str) -> tuple[Any, Segment | None]:

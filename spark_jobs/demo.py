@@ -168,7 +168,8 @@ def demo(directory: Path, fast: bool, picture: Path) -> None:
     per_batch = ROWS_PER_BATCH[fast]
     first, second = (Place.under(directory / name) for name in ("first", "second"))
 
-    heading(1, "Push: every flight and hour of weather of New York's airports in 2013, in order of time")
+    period = f"the first {FAST_MONTHS} months of 2013" if fast else "2013"
+    heading(1, f"Push: every flight and hour of weather of New York's airports in {period}, in order of time")
     flights, weather = nyc2013.closed(
         nyc2013.read_flights(sources.flights, until), nyc2013.read_weather(sources.weather, until)
     )

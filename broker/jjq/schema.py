@@ -54,7 +54,7 @@ def check_schema(schema: object) -> pa.Schema:
     return pa.schema([pa.field(field.name, plain_type(field.type, field.name)) for field in schema])
 
 
-def plain_type(kind: pa.DataType, where: str) -> pa.DataType:  # noqa: PLR0911 - one line a type
+def plain_type(kind: pa.DataType, where: str) -> pa.DataType:
     """The type jjq stores for a column of type `kind`."""
     is_ = pa.types
     if is_.is_dictionary(kind):

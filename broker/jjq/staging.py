@@ -20,9 +20,9 @@ from jjq import files
 from jjq.catalog.base import PartitionRow, segment_values, staged_segment
 from jjq.clock import now_us
 from jjq.errors import InvalidArgument, SchemaMismatch, StagedFileMissing
+from jjq.log.format import crc32c
 from jjq.log.sealed import BATCH_BYTES, SealedWriter, file_crc, sealed_path
 from jjq.model import Commit, Segment, StagedFile, check_name
-from jjq.log.format import crc32c
 from jjq.schema import HEADERS, RAW, SYSTEM_FIELDS, TIMESTAMP, cast, conform, null_headers, physical, to_table
 
 if TYPE_CHECKING:
@@ -212,11 +212,17 @@ def key_bytes(keys: Any) -> Any:
     """Keys as bytes: binary as it is, text as UTF-8, anything else as its text."""
     kind = keys.type.value_type if pa.types.is_dictionary(keys.type) else keys.type
     try:
-        if not pa.types.is_binary(kind):
-            keys = keys.cast(kind).cast(pa.string()).cast(pa.binary()) if kind != pa.binary() else keys
-        return keys.cast(pa.binary())
+        keys = keys.cast(kind)
+        return (keys if is_bytes(kind) else keys.cast(pa.string())).cast(pa.binary())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaMismatch(f"keys of type {keys.type} cannot become bytes: {error}") from error
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    is_ = pa.types
+    return bool(
+        is_.is_binary(kind) or is_.is_large_binary(kind) or is_.is_binary_view(kind) or is_.is_fixed_size_binary(kind)
+    )
 
 
 def split(topic: Topic, table: pa.Table, partition: int | None, default: int) -> list[tuple[int, pa.RecordBatch]]:
@@ -232,14 +238,15 @@ def split(topic: Topic, table: pa.Table, partition: int | None, default: int) ->
     found: list[tuple[int, pa.RecordBatch]] = []
     for batch in table.to_batches():
         chosen = partition_of_each(batch.column(1), topic.partitions, default)
-        for index in sorted(pc.unique(chosen).to_pylist()):
-            found.append((index, batch.filter(pc.equal(chosen, index))))
+        found.extend(
+            (index, batch.filter(pc.equal(chosen, index))) for index in sorted(pc.unique(chosen).to_pylist())
+        )
     return found
 
 
 def partition_of(key: bytes, partitions: int) -> int:
     """The partition a key belongs to: CRC32C (RFC 3720) of its bytes modulo the number of partitions."""
-    return crc32c(key) % partitions
+    return int(crc32c(key)) % partitions
 
 
 def partition_of_each(keys: pa.Array, partitions: int, default: int) -> pa.Array:

@@ -34,7 +34,8 @@ from jjq.log.partition import PartitionLog
 from jjq.log.reader import LogReader
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import EPHEMERAL, Commit, Slice, StagedFile, WriterInfo, check_name
-from jjq.schema import add_columns, check_schema
+from jjq.schema import add_columns as with_columns
+from jjq.schema import check_schema
 from jjq.topic import Facts, Topic
 
 FORMAT = 1
@@ -238,7 +239,7 @@ class Store:
             config = topic.config.changed(settings)
             schema, version = topic.schema, topic.schema_version
             if add_columns is not None:
-                schema = globals()["add_columns"](topic.schema, add_columns)
+                schema = with_columns(topic.schema, add_columns)
                 version += schema != topic.schema
             self._close_all_locked(topic, logs, "altered")
             self.catalog.alter_topic(topic.id, config.to_dict(), version, schema)

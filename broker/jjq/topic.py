@@ -17,7 +17,7 @@ from jjq.config import TopicConfig
 from jjq.errors import InvalidArgument, OffsetOutOfRange, RecordTooLarge, SchemaMismatch, TopicDeleted
 from jjq.log import format as fmt
 from jjq.log.partition import Append, LogSettings
-from jjq.log.reader import LogReader
+from jjq.log.reader import LogReader, output_schema
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Commit, PartitionOffsets, Position, PositionRange, Positions, Record, SegmentInfo, Slice
 from jjq.schema import (
@@ -30,6 +30,7 @@ from jjq.schema import (
     physical,
     rows_to_table,
     to_bytes,
+    to_table,
 )
 from jjq.staging import partition_of, prepare, split
 from jjq.start import At, Edge, Last, Parsed, parse_for
@@ -242,8 +243,6 @@ class Topic:
         """
         stamps = None
         if timestamp is not None:
-            from jjq.schema import to_table  # noqa: PLC0415
-
             data = to_table(data)
             if timestamp not in data.schema.names:
                 raise InvalidArgument(f"timestamp {timestamp!r} is no column of the data")
@@ -412,8 +411,6 @@ class Topic:
         chosen = range(self.partitions) if partitions is None else [self.check_partition(p) for p in partitions]
         first, last = self.resolve(start), self.resolve(end, end=True)
         slices = [each for p in chosen for each in self.plan(p, first[p], max(first[p], last[p]))]
-        from jjq.log.reader import output_schema  # noqa: PLC0415
-
         batches = self.reader.read(slices, user, added, BATCH_BYTES)
         return pa.RecordBatchReader.from_batches(output_schema(user, added), batches)
 

@@ -28,7 +28,7 @@ def test_names_are_read_in_any_case_and_blanks_around_values_do_not_count() -> N
 
 def test_the_defaults_are_those_of_the_table() -> None:
     found = source()
-    assert (found.starting, found.ending, found.fail_on_data_loss) == (None, Edge("latest"), True)
+    assert (found.starting, found.ending, found.fail_on_data_loss) == (None, None, True)
     assert (found.max_offsets_per_trigger, found.columns, found.metadata, found.include_headers) == (
         None,
         None,

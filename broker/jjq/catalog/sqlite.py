@@ -20,8 +20,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jjq.errors import StoreClosed, StoreError, StoreFormat, StoreReadOnly
 from jjq import files
+from jjq.errors import StoreClosed, StoreError, StoreFormat, StoreReadOnly
 
 _BUSY_S = 30.0
 Row = tuple[Any, ...]
@@ -41,11 +41,8 @@ QUERIES = _load_queries()
 
 def migrations() -> list[tuple[int, str]]:
     """(number, SQL) of each migration, in order."""
-    found = []
-    for entry in resources.files("jjq.catalog").joinpath("migrations").iterdir():
-        if entry.name.endswith(".sql"):
-            found.append((int(entry.name[:4]), entry.read_text(encoding="utf-8")))
-    return sorted(found)
+    entries = resources.files("jjq.catalog").joinpath("migrations").iterdir()
+    return sorted((int(e.name[:4]), e.read_text(encoding="utf-8")) for e in entries if e.name.endswith(".sql"))
 
 
 class Transaction:

@@ -360,9 +360,9 @@ def project(batch: pa.RecordBatch, physical: pa.Schema, base: int, place: Slice,
     """Chosen columns of a physical batch whose first row is at offset `base`."""
     rows = batch.num_rows
     names = batch.schema.names
-    columns = []
-    for field in user:
-        columns.append(batch.column(names.index(field.name)) if field.name in names else pa.nulls(rows, field.type))
+    columns = [
+        batch.column(names.index(field.name)) if field.name in names else pa.nulls(rows, field.type) for field in user
+    ]
     for name in metadata:
         if name == "_offset":
             columns.append(pa.arange(base, base + rows))

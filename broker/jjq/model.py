@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from jjq.errors import InvalidName
 
@@ -30,8 +30,7 @@ def check_name(name: object, what: str) -> str:
     return name
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """Where a record went: `offset` in `partition`, and its `timestamp` in microseconds since the epoch (UTC)."""
 
     partition: int

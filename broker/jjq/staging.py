@@ -128,7 +128,7 @@ class _PartitionStage:
         note_path = self.directory / f"{name}.json"
         fd = files.create(note_path)
         try:
-            files.pwrite(fd, [json.dumps(note).encode()], 0)
+            files.pwrite(fd, json.dumps(note).encode(), 0)
         finally:
             files.close(fd)
         return SealedWriter(self.directory, name, self._schema, self.topic.config.compression)
@@ -238,9 +238,7 @@ def split(topic: Topic, table: pa.Table, partition: int | None, default: int) ->
     found: list[tuple[int, pa.RecordBatch]] = []
     for batch in table.to_batches():
         chosen = partition_of_each(batch.column(1), topic.partitions, default)
-        found.extend(
-            (index, batch.filter(pc.equal(chosen, index))) for index in sorted(pc.unique(chosen).to_pylist())
-        )
+        found.extend((index, batch.filter(pc.equal(chosen, index))) for index in sorted(pc.unique(chosen).to_pylist()))
     return found
 
 
@@ -347,7 +345,7 @@ def _write_manifest(
     with files.translated("write", path):
         fd = files.create(path)
         try:
-            files.pwrite(fd, [json.dumps(body, sort_keys=True).encode()], 0)
+            files.pwrite(fd, json.dumps(body, sort_keys=True).encode(), 0)
             files.datasync(fd)
         finally:
             files.close(fd)

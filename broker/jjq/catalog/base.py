@@ -300,8 +300,14 @@ class Catalog:
             return True
         return False
 
-    def advance_start(self, topic_id: str, partition: int, start: int, garbage: Sequence[str], due_at: int) -> None:
-        """Lets go of all segments that end at or before `start`, the partition's new first offset."""
+    def advance_start(
+        self, topic_id: str, partition: int, start: int, garbage: Sequence[str], due_at: int,
+        *, move_cursors: bool = False,
+    ) -> None:  # fmt: skip
+        """Lets go of all segments that end at or before `start`, the partition's new first offset.
+
+        `move_cursors` takes subscribers along: records let go on purpose are no loss to those who had not read them.
+        """
         with self.driver.write(durable=True) as tx:
             row = tx.row("partition", topic_id=topic_id, partition=partition)
             if row is None:
@@ -311,6 +317,394 @@ class Catalog:
                 return
             tx.run("drop_segments_below", topic_id=topic_id, partition=partition, end_offset=start)
             tx.run("update_partition", **dataclasses.asdict(dataclasses.replace(current, start_offset=start)))
+            if move_cursors:
+                tx.run(
+                    "move_topic_cursors", topic_id=topic_id, partition=partition, next_offset=start,
+                    lineage=current.lineage,
+                )  # fmt: skip
+            for path in garbage:
+                tx.run("add_garbage", path=path, due_at=due_at)
+
+    def alter_topic(self, topic_id: str, config: dict[str, Any], schema_version: int, schema: pa.Schema | None) -> None:
+        with self.driver.write(durable=True) as tx:
+            row = tx.row("topic_by_id", id=topic_id)
+            if row is None:
+                raise _deleted(topic_id)
+            if schema_version != row[4]:
+                self._add_schema(tx, topic_id, schema_version, schema)
+            tx.run("update_topic", id=topic_id, config=json.dumps(config), schema_version=schema_version)
+
+    def drop_topic(self, topic_id: str, garbage: Sequence[str], due_at: int) -> None:
+        with self.driver.write(durable=True) as tx:
+            for name in (
+                "drop_topic_cursors", "drop_topic_subscribers", "drop_topic_segments", "drop_lineages",
+                "drop_partitions", "drop_topic_schemas", "drop_topic",
+            ):  # fmt: skip
+                tx.run(name, topic_id=topic_id)
+            for path in garbage:
+                tx.run("add_garbage", path=path, due_at=due_at)
+
+    def expired_by_age(self, topic_id: str, partition: int, before: int) -> list[tuple[str, str, int, int, int]]:
+        """(uuid, kind, base, end, bytes) of segments appended before an instant in microseconds, oldest first."""
+        rows = self.driver.rows("expired_by_age", topic_id=topic_id, partition=partition, before=before)
+        return [(row[0], row[1], row[2], row[3], row[4]) for row in rows]
+
+    def to_compact(self) -> list[tuple[str, int, int]]:
+        """(topic id, partition, base) of rolled files that are not sealed yet."""
+        return [(row[0], row[1], row[2]) for row in self.driver.rows("segments_of_kind", kind="arrows")]
+
+    def garbage(self, now: int | None = None) -> list[str]:
+        """Paths, relative to the store, that may be removed (by `now`, in microseconds; None: ever)."""
+        rows = self.driver.rows("garbage") if now is None else self.driver.rows("garbage_due", now=now)
+        return [row[0] for row in rows]
+
+    def drop_garbage(self, paths: Sequence[str]) -> None:
+        with self.driver.write(durable=False) as tx:
+            for path in paths:
+                tx.run("drop_garbage", path=path)
+
+    # --- subscribers -------------------------------------------------------------------------------------------------
+
+    def subscriber(self, name: str) -> SubscriberRow | None:
+        row = self.driver.row("subscriber", name=name)
+        return None if row is None else SubscriberRow(*row)
+
+    def subscribers(self) -> list[SubscriberRow]:
+        return [SubscriberRow(*row) for row in self.driver.rows("subscribers")]
+
+    def add_subscriber(self, row: SubscriberRow, cursors: Mapping[int, tuple[int, int]]) -> bool:
+        """False when the name is taken. `cursors` by partition: (next offset, lineage)."""
+        with self.driver.write(durable=True) as tx:
+            if tx.row("subscriber", name=row.name):
+                return False
+            if not tx.row("topic_by_id", id=row.topic_id):
+                raise _deleted(row.topic_id)
+            tx.run(
+                "add_subscriber", id=row.id, name=row.name, topic_id=row.topic_id, on_data_loss=row.on_data_loss,
+                created_at=row.created_at,
+            )  # fmt: skip
+            for partition, (offset, lineage) in cursors.items():
+                tx.run("set_cursor", subscriber_id=row.id, partition=partition, next_offset=offset, lineage=lineage)
+            return True
+
+    def drop_subscriber(self, subscriber_id: str) -> bool:
+        with self.driver.write(durable=True) as tx:
+            tx.run("drop_cursors", subscriber_id=subscriber_id)
+            return tx.run("drop_subscriber", id=subscriber_id) > 0
+
+    def cursors(self, subscriber_id: str) -> dict[int, tuple[int, int]]:
+        rows = self.driver.rows("cursors", subscriber_id=subscriber_id)
+        return {row[0]: (row[1], row[2]) for row in rows}
+
+    def move_cursor(self, subscriber_id: str, partition: int, expected: int, offset: int, lineage: int) -> bool:
+        """Compare and set; False when the cursor is no longer at `expected`, or the partition no longer of `lineage`."""
+        with self.driver.write(durable=False) as tx:
+            return (
+                tx.run(
+                    "move_cursor", subscriber_id=subscriber_id, partition=partition, expected=expected,
+                    next_offset=offset, lineage=lineage,
+                )
+                > 0
+            )  # fmt: skip
+
+    def set_cursors(self, subscriber_id: str, cursors: Mapping[int, tuple[int, int]], *, only_forward: bool) -> bool:
+        """False, and nothing done, when the subscriber is gone. A later lineage counts as forward."""
+        with self.driver.write(durable=False) as tx:
+            if not tx.row("subscriber_by_id", id=subscriber_id):
+                return False
+            for partition, (offset, lineage) in cursors.items():
+                tx.run(
+                    "advance_cursor" if only_forward else "set_cursor",
+                    subscriber_id=subscriber_id, partition=partition, next_offset=offset, lineage=lineage,
+                )  # fmt: skip
+            return True
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    id: str
+    name: str
+    partitions: int
+    config: dict[str, Any]
+    schema_version: int
+    created_at: int
+    schema: pa.Schema | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRow:
+    """`end_offset` is where the catalog's segments end: the base of the active file, whose own end its index tells."""
+
+    topic_id: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    active: str | None
+    active_schema: int
+    lineage: int
+    boot_id: str
+    prefix_max_ts: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriberRow:
+    id: str
+    name: str
+    topic_id: str
+    on_data_loss: str
+    created_at: int
+    topic: str
+
+
+Positions = dict[str, dict[int, tuple[int, int]]]
+
+
+def _topic(row: tuple[Any, ...]) -> TopicRow:
+    schema = None if row[6] is None else pa.ipc.read_schema(pa.py_buffer(row[6]))
+    return TopicRow(row[0], row[1], row[2], json.loads(row[3]), row[4], row[5], schema)
+
+
+def _segment(row: tuple[Any, ...]) -> Segment:
+    uuid, kind, base, end, length, crc, meta_crc, version, min_ts, max_ts, prefix, appended, level = row
+    return Segment(uuid, kind, base, end, length, crc, meta_crc, version, min_ts, max_ts, prefix, appended, level)
+
+
+def segment_values(segment: Segment) -> dict[str, Any]:
+    values = dataclasses.asdict(segment)
+    values["end_offset"] = values.pop("end")
+    return values
+
+
+class Catalog:
+    """The catalog of one store."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+
+    def meta(self, key: str) -> str | None:
+        row = self.driver.row("meta", key=key)
+        return None if row is None else str(row[0])
+
+    def set_meta(self, key: str, value: str) -> None:
+        with self.driver.write(durable=True) as tx:
+            tx.run("set_meta", key=key, value=value)
+
+    # --- topics ------------------------------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> TopicRow | None:
+        row = self.driver.row("topic_by_name", name=name)
+        return None if row is None else _topic(row)
+
+    def topic_by_id(self, topic_id: str) -> TopicRow | None:
+        row = self.driver.row("topic_by_id", id=topic_id)
+        return None if row is None else _topic(row)
+
+    def topics(self) -> list[TopicRow]:
+        return [_topic(row) for row in self.driver.rows("topics")]
+
+    def topic_names(self) -> list[str]:
+        return [row[0] for row in self.driver.rows("topic_names")]
+
+    def schemas(self, topic_id: str) -> dict[int, pa.Schema | None]:
+        rows = self.driver.rows("topic_schemas", topic_id=topic_id)
+        return {v: None if s is None else pa.ipc.read_schema(pa.py_buffer(s)) for v, s in rows}
+
+    def add_topic(self, topic: TopicRow, boot_id: str, prefix_max_ts: int) -> bool:
+        """False, and nothing done, when the name is taken."""
+        with self.driver.write(durable=True) as tx:
+            if tx.row("topic_by_name", name=topic.name):
+                return False
+            tx.run(
+                "add_topic", id=topic.id, name=topic.name, partitions=topic.partitions, config=json.dumps(topic.config),
+                schema_version=topic.schema_version, created_at=topic.created_at,
+            )  # fmt: skip
+            self._add_schema(tx, topic.id, topic.schema_version, topic.schema)
+            for partition in range(topic.partitions):
+                tx.run(
+                    "add_partition", topic_id=topic.id, partition=partition, start_offset=0, end_offset=0, active=None,
+                    active_schema=topic.schema_version, lineage=0, boot_id=boot_id, prefix_max_ts=prefix_max_ts,
+                )  # fmt: skip
+            return True
+
+    @staticmethod
+    def _add_schema(tx: Statements, topic_id: str, version: int, schema: pa.Schema | None) -> None:
+        data = None if schema is None else schema.serialize().to_pybytes()
+        tx.run("add_topic_schema", topic_id=topic_id, version=version, schema=data)
+
+    # --- partitions --------------------------------------------------------------------------------------------------
+
+    def partition(self, topic_id: str, partition: int) -> PartitionRow:
+        """Raises TopicDeleted when the topic is gone."""
+        row = self.driver.row("partition", topic_id=topic_id, partition=partition)
+        if row is None:
+            raise _deleted(topic_id)
+        return PartitionRow(*row)
+
+    def partitions(self, topic_id: str) -> list[PartitionRow]:
+        rows = self.driver.rows("partitions", topic_id=topic_id)
+        if not rows:
+            raise _deleted(topic_id)
+        return [PartitionRow(*row) for row in rows]
+
+    def segments(self, topic_id: str, partition: int, start: int, end: int) -> tuple[PartitionRow, list[Segment]]:
+        """The partition and its segments that hold offsets of `[start, end)`, of one state."""
+        with self.driver.snapshot() as tx:
+            row = tx.row("partition", topic_id=topic_id, partition=partition)
+            if row is None:
+                raise _deleted(topic_id)
+            found = tx.rows("segments_in", topic_id=topic_id, partition=partition, start_offset=start, end_offset=end)
+        return PartitionRow(*row), [s for s in map(_segment, found) if s.end > start]
+
+    def segment(self, uuid: str) -> tuple[str, int, Segment] | None:
+        """(topic id, partition, segment)"""
+        row = self.driver.row("segment_by_uuid", uuid=uuid)
+        return None if row is None else (row[0], row[1], _segment(row[2:]))
+
+    def first_segment_reaching(self, topic_id: str, partition: int, ts: int) -> Segment | None:
+        """The first segment up to which the partition's highest timestamp is at least `ts` microseconds."""
+        row = self.driver.row("first_segment_reaching", topic_id=topic_id, partition=partition, ts=ts)
+        return None if row is None else _segment(row)
+
+    def first_segment_with(self, topic_id: str, partition: int, ts: int) -> Segment | None:
+        """The first segment that itself has a timestamp of at least `ts` microseconds."""
+        row = self.driver.row("first_segment_with", topic_id=topic_id, partition=partition, ts=ts)
+        return None if row is None else _segment(row)
+
+    def segment_counts(self, topic_id: str) -> dict[int, tuple[int, int, int]]:
+        """By partition: segments, their bytes, and how many wait for compaction."""
+        return {row[0]: (row[1], row[2], row[3]) for row in self.driver.rows("segment_counts", topic_id=topic_id)}
+
+    def lineages(self, topic_id: str, partition: int, after: int) -> list[tuple[int, int]]:
+        """(number, start offset) of the lineages later than `after`."""
+        rows = self.driver.rows("lineages", topic_id=topic_id, partition=partition, after=after)
+        return [(row[0], row[1]) for row in rows]
+
+    def roll(
+        self, before: PartitionRow, *, closed: Segment | None, active: str | None, active_schema: int, boot_id: str,
+        lineage_start: int | None = None, garbage: Sequence[str] = (), due_at: int = 0,
+    ) -> PartitionRow:  # fmt: skip
+        """Takes a closed file's row in (None: it had no rows) and names the next active file (None: later).
+
+        `lineage_start` begins a new lineage there. The row is the one read under the lock; another one means that the
+        lock was not held, and raises.
+        """
+        with self.driver.write(durable=True) as tx:
+            row = tx.row("partition", topic_id=before.topic_id, partition=before.partition)
+            if row is None:
+                raise _deleted(before.topic_id)
+            current = PartitionRow(*row)
+            if current.active != before.active or current.end_offset != before.end_offset:
+                raise RuntimeError(f"partition {before.partition} of {before.topic_id} changed without its lock")
+            after = dataclasses.replace(current, active=active, active_schema=active_schema, boot_id=boot_id)
+            if closed is not None:
+                tx.run("add_segment", topic_id=before.topic_id, partition=before.partition, **segment_values(closed))
+                after = dataclasses.replace(after, end_offset=closed.end, prefix_max_ts=closed.prefix_max_ts)
+            if lineage_start is not None:
+                after = dataclasses.replace(after, lineage=current.lineage + 1)
+                tx.run(
+                    "add_lineage", topic_id=before.topic_id, partition=before.partition, number=after.lineage,
+                    start_offset=lineage_start,
+                )  # fmt: skip
+            tx.run("update_partition", **dataclasses.asdict(after))
+            for path in garbage:
+                tx.run("add_garbage", path=path, due_at=due_at)
+            return after
+
+    # --- linking staged files ----------------------------------------------------------------------------------------
+
+    def find_batch(self, writer_id: str, batch_id: int, query_id: str | None) -> Positions | None:
+        """The positions of a batch that the writer has committed; raises WriterConflict for one that cannot follow."""
+        with self.driver.snapshot() as tx:
+            return _known_batch(tx, writer_id, batch_id, query_id)
+
+    def link(
+        self, rows: Mapping[tuple[str, int], PartitionRow], segments: Mapping[tuple[str, int], Sequence[Segment]],
+        *, writer: tuple[str, int, str | None] | None, positions: Positions, now: int,
+    ) -> Positions | None:  # fmt: skip
+        """Takes staged files (and the active files closed before them) in: all of them once, or none.
+
+        `rows` are the partitions as read under their locks, with `segments` to add in order after them. Returns the
+        first positions when the writer's batch is known, else None. The partitions' active files end here.
+        """
+        with self.driver.write(durable=True) as tx:
+            if writer is not None:
+                writer_id, batch_id, query_id = writer
+                known = _known_batch(tx, writer_id, batch_id, query_id)
+                if known is not None:
+                    return known
+                tx.run("set_writer", id=writer_id, query_id=query_id, last_batch=batch_id, updated_at=now)
+                tx.run("add_writer_batch", writer_id=writer_id, batch_id=batch_id, positions=_pack_positions(positions))
+                tx.run("trim_writer_batches", writer_id=writer_id, up_to=batch_id - KEPT_BATCHES)
+            for (topic_id, partition), before in rows.items():
+                row = tx.row("partition", topic_id=topic_id, partition=partition)
+                if row is None:
+                    raise _deleted(topic_id)
+                current = PartitionRow(*row)
+                if current.active != before.active or current.end_offset != before.end_offset:
+                    raise RuntimeError(f"partition {partition} of {topic_id} changed without its lock")
+                added = segments[topic_id, partition]
+                for segment in added:
+                    tx.run("add_segment", topic_id=topic_id, partition=partition, **segment_values(segment))
+                last = added[-1] if added else None
+                after = dataclasses.replace(
+                    current,
+                    active=None,
+                    end_offset=last.end if last else current.end_offset,
+                    prefix_max_ts=last.prefix_max_ts if last else current.prefix_max_ts,
+                )
+                tx.run("update_partition", **dataclasses.asdict(after))
+        return None
+
+    def writers(self) -> list[WriterInfo]:
+        return [WriterInfo(*row) for row in self.driver.rows("writers")]
+
+    def drop_writer(self, writer_id: str) -> bool:
+        with self.driver.write(durable=True) as tx:
+            tx.run("drop_writer_batches", writer_id=writer_id)
+            return tx.run("drop_writer", id=writer_id) > 0
+
+    # --- changing what is there --------------------------------------------------------------------------------------
+
+    def swap(
+        self, topic_id: str, partition: int, inputs: Sequence[Segment], outputs: Sequence[Segment],
+        garbage: Sequence[str], due_at: int,
+    ) -> bool:  # fmt: skip
+        """Puts compacted files in the place of their inputs; False, and nothing done, when one input is no longer live."""
+        with contextlib.suppress(_InputGone), self.driver.write(durable=True) as tx:
+            for old in inputs:
+                if not tx.run("drop_segment", topic_id=topic_id, partition=partition, base=old.base, uuid=old.uuid):
+                    raise _InputGone
+            for new in outputs:
+                tx.run("add_segment", topic_id=topic_id, partition=partition, **segment_values(new))
+            for path in garbage:
+                tx.run("add_garbage", path=path, due_at=due_at)
+            return True
+        return False
+
+    def advance_start(
+        self, topic_id: str, partition: int, start: int, garbage: Sequence[str], due_at: int,
+        *, move_cursors: bool = False,
+    ) -> None:  # fmt: skip
+        """Lets go of all segments that end at or before `start`, the partition's new first offset.
+
+        `move_cursors` takes subscribers along: records let go on purpose are no loss to those who had not read them.
+        """
+        with self.driver.write(durable=True) as tx:
+            row = tx.row("partition", topic_id=topic_id, partition=partition)
+            if row is None:
+                raise _deleted(topic_id)
+            current = PartitionRow(*row)
+            if start <= current.start_offset:
+                return
+            tx.run("drop_segments_below", topic_id=topic_id, partition=partition, end_offset=start)
+            tx.run("update_partition", **dataclasses.asdict(dataclasses.replace(current, start_offset=start)))
+            if move_cursors:
+                tx.run(
+                    "move_topic_cursors", topic_id=topic_id, partition=partition, next_offset=start,
+                    lineage=current.lineage,
+                )  # fmt: skip
             for path in garbage:
                 tx.run("add_garbage", path=path, due_at=due_at)
 

@@ -149,6 +149,10 @@ DELETE FROM writer_batches WHERE writer_id = :writer_id
 SELECT s.id, s.name, s.topic_id, s.on_data_loss, s.created_at, t.name
 FROM subscribers s JOIN topics t ON t.id = s.topic_id WHERE s.name = :name
 
+-- name: subscriber_by_id
+SELECT s.id, s.name, s.topic_id, s.on_data_loss, s.created_at, t.name
+FROM subscribers s JOIN topics t ON t.id = s.topic_id WHERE s.id = :id
+
 -- name: subscribers
 SELECT s.id, s.name, s.topic_id, s.on_data_loss, s.created_at, t.name
 FROM subscribers s JOIN topics t ON t.id = s.topic_id ORDER BY s.name
@@ -173,11 +177,19 @@ ON CONFLICT (subscriber_id, partition) DO UPDATE SET next_offset = excluded.next
 
 -- name: move_cursor
 UPDATE cursors SET next_offset = :next_offset, lineage = :lineage
-WHERE subscriber_id = :subscriber_id AND partition = :partition AND next_offset = :expected
+WHERE subscriber_id = :subscriber_id AND partition = :partition AND next_offset = :expected AND :lineage = (
+SELECT p.lineage FROM partitions p JOIN subscribers s ON s.topic_id = p.topic_id
+WHERE s.id = :subscriber_id AND p.partition = :partition)
 
 -- name: advance_cursor
 UPDATE cursors SET next_offset = :next_offset, lineage = :lineage
-WHERE subscriber_id = :subscriber_id AND partition = :partition AND next_offset < :next_offset
+WHERE subscriber_id = :subscriber_id AND partition = :partition
+AND (next_offset < :next_offset OR lineage < :lineage)
+
+-- name: move_topic_cursors
+UPDATE cursors SET next_offset = :next_offset, lineage = :lineage
+WHERE partition = :partition AND next_offset < :next_offset
+AND subscriber_id IN (SELECT id FROM subscribers WHERE topic_id = :topic_id)
 
 -- name: add_garbage
 INSERT INTO garbage (path, due_at) VALUES (:path, :due_at) ON CONFLICT (path) DO NOTHING

@@ -101,6 +101,19 @@ class Append:
     timestamp: int = 0
     done: bool = False
     error: BaseException | None = None
+    wake: threading.Lock | None = None
+    leads: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """One value without key and headers, the cheapest to encode."""
+        return (
+            self.batch is None
+            and len(self.values) == 1
+            and self.values[0] is not None
+            and self.keys[0] is None
+            and self.headers is None
+        )
 
     @property
     def rows(self) -> int:
@@ -142,10 +155,11 @@ class PartitionLog:
         self._grace_us = grace_us
         self._leader = threading.Lock()
         self._queue: deque[Append] = deque()
+        self._queue_lock = threading.Lock()
+        self._led = False  # whether some thread leads, or has been told to
         self._lock_fd = -1
         self._active: ActiveFile | None = None
         self._settings: LogSettings | None = None
-        self.unsynced_since: int | None = None  # when the oldest record not yet on disk was appended (µs)
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
@@ -154,61 +168,117 @@ class PartitionLog:
 
         Raises StoreError when the disk refuses, DamagedSegment, TopicDeleted; then nothing of the request is visible.
         """
-        self._queue.append(request)
-        with self._leader:
-            if not request.done:
-                taken = self._take_queue()
-                try:
-                    self._write(taken)
-                except BaseException as error:
-                    for each in taken:
-                        each.error = error
-                    raise
-                finally:
-                    for each in taken:
-                        each.done = True
+        # One thread leads and writes what has queued; the others sleep on a lock of their own, so that finishing a group
+        # wakes exactly those it has served and one new leader.
+        with self._queue_lock:
+            self._queue.append(request)
+            leads = not self._led
+            self._led = True
+            if not leads:
+                request.wake = threading.Lock()
+                request.wake.acquire()
+        if not leads:
+            self._wait(request)
+        if not request.done:
+            self._lead()
         if request.error is not None:
             raise request.error
 
+    def _wait(self, request: Append) -> None:
+        assert request.wake is not None
+        try:
+            request.wake.acquire()
+        except BaseException:  # an interrupt: leave no leader behind who will not lead
+            with self._queue_lock:
+                if request in self._queue:
+                    self._queue.remove(request)
+                handed_over = request.leads
+            if handed_over:
+                self._hand_over()
+            raise
+
+    def _lead(self) -> None:
+        with self._queue_lock:
+            taken = self._take_queue()
+        try:
+            if taken:
+                with self._leader:
+                    self._write(taken)
+        except BaseException as error:  # noqa: BLE001 - an interrupt too: every thread that waits must hear of it
+            for each in taken:
+                each.error = error
+        finally:
+            for each in taken:
+                each.done = True
+                if each.wake is not None and not each.leads:
+                    each.wake.release()
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        with self._queue_lock:
+            self._led = bool(self._queue)
+            if self._led:
+                following = self._queue[0]
+                following.leads = True
+                assert following.wake is not None
+                following.wake.release()
+
     def _take_queue(self) -> list[Append]:
-        """Whole queue up to the group's limit. Requests are written in the order they queued, so the first is the oldest."""
-        taken = [self._queue.popleft()]
-        size = taken[0].size
-        while self._queue and size + self._queue[0].size <= _GROUP_BYTES:
+        """The queue up to the group's limit, oldest first."""
+        taken: list[Append] = []
+        size = 0
+        while self._queue and (not taken or size + self._queue[0].size <= _GROUP_BYTES):
             taken.append(self._queue.popleft())
             size += taken[-1].size
         return taken
 
     def _write(self, requests: list[Append]) -> None:
+        first = requests[0]
+        alone = len(requests) == 1 and first.plain
+        # Encoding needs only the schema, so it is done before the lock; the time is stamped under it.
+        settings = self._settings or self._facts.settings()
+        groups, messages = ([], []) if alone else self._encode_all(requests, settings.schema_version)
+        if self._lock_fd < 0:
+            self._open_lock()
+        files.lock(self._lock_fd)
+        try:
+            now = now_us()
+            active = self._ready_locked(now)
+            version = settings.schema_version
+            assert self._settings is not None
+            settings = self._settings
+            if settings.schema_version != version and not alone:
+                groups, messages = self._encode_all(requests, settings.schema_version)
+            stamp = max(now, active.floor_ts, active.last.run_max_ts)
+            if alone:
+                template = self._facts.template(settings.schema_version)
+                ts = stamp if first.stamps is None else first.stamps[0]
+                assert template is not None
+                messages = [template.encode_plain(ts, first.values[0])]  # type: ignore[arg-type]
+            else:
+                messages = [
+                    message.stamped(stamp) if group.requests[0].stamps is None else message
+                    for message, group in zip(messages, groups, strict=True)
+                ]
+            sync = settings.sync == "always"
+            offset = active.append_locked(self._topic_bytes, self.partition, messages, now, sync)
+        except OSError as error:
+            raise files.translate(error, "append to", self.directory) from error
+        finally:
+            files.unlock(self._lock_fd)
+        for request in requests:
+            request.offset = offset
+            request.timestamp = stamp if request.stamps is None else request.stamps[0]
+            offset += request.rows
+
+    def _encode_all(self, requests: list[Append], version: int) -> tuple[list[_Group], list[fmt.Encoded]]:
         groups = [_Group()]
         for request in requests:
             if not groups[-1].takes(request):
                 groups.append(_Group())
             groups[-1].requests.append(request)
             groups[-1].rows += request.rows
-        # Encoding needs only the schema, so it is done before the lock; the time is stamped under it.
-        version = self._settings.schema_version if self._settings else self._facts.settings().schema_version
-        messages = [self._encode(group, version) for group in groups]
-        with files.translated("append to", self.directory), self.locked():
-            now = now_us()
-            active = self._ready_locked(now)
-            settings = self._settings
-            assert settings is not None
-            if settings.schema_version != version:
-                messages = [self._encode(group, settings.schema_version) for group in groups]
-            stamp = max(now, active.last_ts)
-            messages = [
-                message.stamped(stamp) if group.requests[0].stamps is None else message
-                for message, group in zip(messages, groups, strict=True)
-            ]
-            sync = settings.sync == "always"
-            offset = active.append_locked(self._topic_bytes, self.partition, messages, now, sync)
-            if not sync and self.unsynced_since is None:
-                self.unsynced_since = now
-        for request in requests:
-            request.offset = offset
-            request.timestamp = stamp if request.stamps is None else request.stamps[0]
-            offset += request.rows
+        return groups, [self._encode(group, version) for group in groups]
 
     def _encode(self, group: _Group, version: int) -> fmt.Encoded:
         schema = self._facts.physical(version)
@@ -246,12 +316,16 @@ class PartitionLog:
     def locked(self) -> Iterator[None]:
         """The partition among processes. Threads hold the leader lock first."""
         if self._lock_fd < 0:
-            self._lock_fd = files.open_lock(self.directory / "lock")
+            self._open_lock()
         files.lock(self._lock_fd)
         try:
             yield
         finally:
             files.unlock(self._lock_fd)
+
+    def _open_lock(self) -> None:
+        with files.translated("lock", self.directory):
+            self._lock_fd = files.open_lock(self.directory / "lock")
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -345,7 +419,6 @@ class PartitionLog:
         self._name_active_locked(row, active, closed, settings)
         self.forget_active()
         self._active, self._settings = active, settings
-        self.unsynced_since = None
 
     def close_active_locked(self, reason: str) -> tuple[Any, Segment | None]:
         """Ends the active file for a change of the catalog by the caller, in whose transaction the row belongs.
@@ -399,7 +472,6 @@ class PartitionLog:
                 self._settings = self._facts.settings()
             active.refresh_locked()
             active.sync_locked()
-            self.unsynced_since = None
 
     def roll_if_old(self, now: int) -> bool:
         """Rolls an active file that is over its age though nobody appends; True if it did."""
@@ -480,13 +552,14 @@ class PartitionLog:
     def after_fork(self) -> None:
         """In a forked child: closing the descriptors leaves the parent's locks alone, unlocking would not."""
         self._leader = threading.Lock()
+        self._queue_lock = threading.Lock()
         self._queue.clear()
+        self._led = False
         self.forget_active()
         if self._lock_fd >= 0:
             with contextlib.suppress(OSError):
                 files.close(self._lock_fd)
             self._lock_fd = -1
-        self.unsynced_since = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ class SealedWriter:
         head = MAGIC + fmt.stream_head(schema)
         self._fd = files.create(self.path)
         self._crc, self._meta_crc, self.length = fmt.crc32c(head), fmt.crc32c(head), len(head)
-        files.pwrite(self._fd, [head], 0)
+        files.pwrite(self._fd, head, 0)
 
     def write_all(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Physical batches of any size, written in batches of about 1 MiB."""
@@ -89,7 +89,7 @@ class SealedWriter:
         fmt.place_sealed(message, self.rows, self.schema)
         head = bytes(message.head)
         body = message.body[-1]
-        files.pwrite(self._fd, [head, body], self.length)
+        files.pwrite_all(self._fd, [head, body], self.length)
         self._crc = fmt.extend(fmt.extend(self._crc, head), body)
         self._blocks.append((self.length, len(head), len(body)))
         self.length += len(head) + len(body)
@@ -100,7 +100,7 @@ class SealedWriter:
         """Writes the footer and syncs the file; the directory is the caller's to sync, once for all its files."""
         footer = flat.END_OF_STREAM + make_footer(self.schema, self._blocks)
         footer += struct.pack("<i", len(footer) - len(flat.END_OF_STREAM)) + TAIL
-        files.pwrite(self._fd, [footer], self.length)
+        files.pwrite(self._fd, footer, self.length)
         self._crc = fmt.extend(self._crc, footer)
         self._meta_crc = fmt.extend(self._meta_crc, footer)
         self.length += len(footer)

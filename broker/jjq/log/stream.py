@@ -10,6 +10,7 @@ import bisect
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -23,6 +24,7 @@ from jjq.schema import null_headers
 
 RUN_BYTES = 1 << 20  # messages are verified and handed on in runs of about this size
 _ENTRIES_AT_ONCE = 4096
+_JOIN_BYTES = 64 << 10  # up to here one joined write is cheaper than a vector of parts
 _MMAP_FROM = 256 << 10  # below this a read is cheaper than a mapping
 
 Batches = Iterator[tuple[int, pa.RecordBatch]]  # (offset of the first row, physical columns)
@@ -239,6 +241,7 @@ class ActiveFile:
         self.path, self.index_path = stream_paths(directory, uuid)
         self._fd, self._index_fd = fd, index_fd
         self._known = 0  # entries read so far
+        self._index_size = 0  # bytes of the index when it was last looked at
         self.base = 0
         self.head_length = 0
         self.last: Entry = Entry(OPEN, 0, 0, 0, 0, 0, 0, 0, NO_TS, NO_TS, NO_TS, 0, 0)
@@ -247,7 +250,7 @@ class ActiveFile:
         self.synced_offset = 0  # end of what is known to be on disk
         self.synced_position = 0
         self.opened_at = 0
-        self.failed = False  # a write or sync failed here and the file could not be closed
+        self.failed = False  # a sync failed here: what it was for must never count
 
     @classmethod
     def create(cls, directory: Path, uuid: str, schema: pa.Schema, base: int, floor_ts: int, now: int) -> ActiveFile:
@@ -259,8 +262,8 @@ class ActiveFile:
         index_fd = -1
         try:
             index_fd = files.create(index_path)
-            files.pwrite(fd, [head], 0)
-            files.pwrite(index_fd, [fmt.pack_entry(entry)], 0)
+            files.pwrite(fd, head, 0)
+            files.pwrite(index_fd, fmt.pack_entry(entry), 0)
             files.datasync(fd)
             files.datasync(index_fd)
             files.sync_dir(directory)
@@ -318,7 +321,8 @@ class ActiveFile:
 
     def refresh_locked(self) -> None:
         """Takes in the entries that others have written."""
-        count = files.size(self._index_fd) // ENTRY_SIZE
+        self._index_size = files.size(self._index_fd)
+        count = self._index_size // ENTRY_SIZE
         if count > self._known:
             data = files.pread(self._index_fd, (count - self._known) * ENTRY_SIZE, self._known * ENTRY_SIZE)
             if not fmt.entries_hold(data):
@@ -350,51 +354,53 @@ class ActiveFile:
 
     def torn_locked(self) -> bool:
         """Whether there are bytes after the last entry: someone died, or failed, between the write and its entry."""
-        return files.size(self._fd) != self.last.end_position or files.size(self._index_fd) % ENTRY_SIZE != 0
+        return files.size(self._fd) != self.last.end_position or self._index_size % ENTRY_SIZE != 0
 
     def append_locked(self, topic: bytes, partition: int, messages: Sequence[Encoded], now: int, sync: bool) -> int:
         """Writes messages one after the other; returns the offset of the first. With `sync` they are on disk on return.
 
         On an error nothing of them is visible. After a failed write the file is torn, after a failed sync it is closed.
         """
-        base = offset = self.last.end
-        position = start = self.last.end_position
-        crc, run_max = self.last.file_crc, self.last.run_max_ts
-        buffers: list[object] = []
-        entries: list[Entry] = []
-        appended_at = max(now, self.last.appended_at)
+        last = self.last
+        first = offset = last.end
+        start = position = last.end_position
+        crc, run_max, low_ts = last.file_crc, last.run_max_ts, self.min_ts
+        appended_at = max(now, last.appended_at)
+        flags = SYNCED if sync else 0
+        buffers: list[Any] = []
+        packed: list[bytes] = []
+        entry = last
         for message in messages:
-            fmt.place(message, ActiveField(topic, partition, offset, message.rows, self.synced_position, appended_at))
-            head = bytes(message.head)
+            rows, low, high = message.rows, message.min_ts, message.max_ts
+            head = fmt.place(message, ActiveField(topic, partition, offset, rows, self.synced_position, appended_at))
             crc = fmt.extend(crc, head)
+            length = len(head)
+            buffers.append(head)
             for part in message.body:
                 crc = fmt.extend(crc, part)
-            run_max = max(run_max, message.max_ts)
-            length = message.length
-            entries.append(
-                Entry(BATCH, SYNCED if sync else 0, 0, message.layout, offset, message.rows, position, length,
-                      message.min_ts, message.max_ts, run_max, appended_at, crc)
-            )  # fmt: skip
-            buffers.append(head)
-            buffers.extend(message.body)
-            offset += message.rows
+                length += len(part)
+                buffers.append(part)
+            run_max = max(run_max, high)
+            entry = Entry(
+                BATCH, flags, 0, message.layout, offset, rows, position, length, low, high, run_max, appended_at, crc
+            )
+            packed.append(fmt.pack_entry(entry))
+            low_ts = min(low_ts, low)
+            offset += rows
             position += length
-        try:
-            files.pwrite(self._fd, buffers, start)
-        except OSError:
-            self.failed = True
-            raise
+        if position - start <= _JOIN_BYTES:
+            files.pwrite(self._fd, b"".join(buffers), start)
+        else:
+            files.pwrite_all(self._fd, buffers, start)
         if sync:
             self._sync_locked()
-        try:
-            files.pwrite(self._index_fd, [b"".join(map(fmt.pack_entry, entries))], self._known * ENTRY_SIZE)
-        except OSError:
-            self.failed = True
-            raise
-        for entry in entries:
-            self._take(entry)
-        self._known += len(entries)
-        return base
+        files.pwrite(self._index_fd, b"".join(packed), self._known * ENTRY_SIZE)
+        self._known += len(packed)
+        self._index_size = self._known * ENTRY_SIZE
+        self.last, self.min_ts = entry, low_ts
+        if sync:
+            self.synced_offset, self.synced_position = offset, position
+        return first
 
     def sync_locked(self) -> None:
         """Puts on disk what is visible but not yet synced (durability `interval`), and says so in the index."""
@@ -402,7 +408,7 @@ class ActiveFile:
             return
         self._sync_locked()
         self.last = self.last._replace(flags=self.last.flags | SYNCED)
-        files.pwrite(self._index_fd, [fmt.pack_entry(self.last)], (self._known - 1) * ENTRY_SIZE)
+        files.pwrite(self._index_fd, fmt.pack_entry(self.last), (self._known - 1) * ENTRY_SIZE)
         self.synced_offset, self.synced_position = self.last.end, self.last.end_position
 
     def _sync_locked(self) -> None:
@@ -432,7 +438,7 @@ class ActiveFile:
             position, crc, run_max = before.end_position, before.file_crc, before.run_max_ts
         code = fmt.CLOSE_REASONS.index(reason)
         entry = Entry(CLOSE, SYNCED, 0, 0, end, code, position, 0, NO_TS, NO_TS, run_max, last.appended_at, crc)
-        files.pwrite(self._index_fd, [fmt.pack_entry(entry)], self._known * ENTRY_SIZE)
+        files.pwrite(self._index_fd, fmt.pack_entry(entry), self._known * ENTRY_SIZE)
         self._take(entry)
         self._known += 1
 

@@ -238,13 +238,13 @@ def main() -> int:
     try:
         with working_directory(options.store, options.keep) as directory:
             demo(directory, options.fast, options.picture.resolve())
+            print(f"\nAll three results are the same to the row. {time.monotonic() - began:.0f} s in all.")
     except Different as error:
         print(f"\nThe results differ.\n{error}", file=sys.stderr)
         return 1
     except (JobError, OSError, JjqError) as error:
         print(f"\nThe demo failed: {error}", file=sys.stderr)
         return 1
-    print(f"\nAll three results are the same to the row. {time.monotonic() - began:.0f} s in all.")
     return 0
 
 

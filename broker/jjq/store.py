@@ -398,6 +398,7 @@ class Store:
                     PartitionLog(
                         self.partition_dir(topic_id, partition), topic_id, partition, self.catalog,
                         self._facts_of(topic_id), self.boot_id, lambda name: prefix + name, GRACE_US,
+                        self._unsynced,
                     ),
                 )  # fmt: skip
         if self._closed:
@@ -419,14 +420,13 @@ class Store:
                 )  # fmt: skip
         return reader
 
-    def appended(self, topic: Topic, partition: int) -> None:
-        """Called after each append: topics with `interval` are synced by a thread of whoever appended."""
-        if topic.config.sync == "interval":
-            if self._syncer is None:
-                with self._mutex:
-                    if self._syncer is None:
-                        self._syncer = _Syncer()
-            self._syncer.watch(self.log(topic.id, partition), topic.config.sync_interval_ms / 1000)
+    def _unsynced(self, log: PartitionLog, within_s: float) -> None:
+        """A partition has records that are to be on disk within a time: a thread of whoever appended sees to it."""
+        if self._syncer is None:
+            with self._mutex:
+                if self._syncer is None:
+                    self._syncer = _Syncer()
+        self._syncer.watch(log, within_s)
 
     def _after_fork(self) -> None:
         """In a forked child: every lock and descriptor is made anew, and nothing of the parent's is given up."""

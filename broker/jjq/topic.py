@@ -67,7 +67,7 @@ class Facts:
         row = self.row()
         config = TopicConfig.from_dict(row.config)
         return LogSettings(
-            row.schema_version, config.sync, config.segment_bytes, config.segment_rows, config.roll_age_us,
+            row.schema_version, config.sync, config.sync_interval_ms, config.segment_bytes, config.segment_rows, config.roll_age_us,
             config.timestamps == "broker",
         )  # fmt: skip
 
@@ -167,14 +167,12 @@ class Topic:
             stamps = self._stamps(None if timestamp is None else [timestamp], 1)
             request = Append(self.schema_version, (None,), (value,), stamps=stamps, size=len(value) + 400)
             self._store.log(self.id, place).append(request)
-            self._store.appended(self, place)
             return Position(place, request.offset, request.timestamp)
         key_bytes = None if key is None else to_bytes(key, "a key")
         place = self._choose(partition, key_bytes)
         pairs = None if headers is None else [check_headers(headers)]
         request = self._request([value], [key_bytes], pairs, [timestamp] if timestamp is not None else None)
         self._store.log(self.id, place).append(request)
-        self._store.appended(self, place)
         return Position(place, request.offset, request.timestamp)
 
     def push_many(
@@ -218,7 +216,6 @@ class Topic:
         for place in sorted(requests):
             request = requests[place]
             self._store.log(self.id, place).append(request)
-            self._store.appended(self, place)
             ranges.append(PositionRange(place, request.offset, request.offset + request.rows, request.timestamp))
         return Positions(ranges, places)
 
@@ -278,7 +275,6 @@ class Topic:
             body = batch.select(list(range(1, batch.num_columns)))
             request = Append(self.schema_version, batch=body, stamps=given, size=batch.nbytes)
             self._store.log(self.id, place).append(request)
-            self._store.appended(self, place)
             ranges.append(PositionRange(place, request.offset, request.offset + request.rows, request.timestamp))
         return Positions(ranges)
 

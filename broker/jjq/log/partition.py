@@ -68,6 +68,7 @@ class LogSettings:
 
     schema_version: int
     sync: str
+    sync_interval_ms: int
     segment_bytes: int
     segment_rows: int | None
     segment_age_us: int | None
@@ -143,7 +144,8 @@ class PartitionLog:
     """Appends to one partition, for all threads of this process."""
 
     def __init__(self, directory: Path, topic_id: str, partition: int, catalog: LogCatalog, facts: TopicFacts,
-                 boot_id: str, sidecar: Callable[[str], str], grace_us: int) -> None:  # fmt: skip
+                 boot_id: str, sidecar: Callable[[str], str], grace_us: int,
+                 unsynced: Callable[[PartitionLog, float], None]) -> None:  # fmt: skip
         self.directory = directory
         self.topic_id = topic_id
         self.partition = partition
@@ -153,6 +155,7 @@ class PartitionLog:
         self._boot_id = boot_id
         self._relative = sidecar  # a file name in this directory -> its path relative to the store, for garbage rows
         self._grace_us = grace_us
+        self._unsynced = unsynced  # told after an append that is to be on disk within so many seconds
         self._leader = threading.Lock()
         self._queue: deque[Append] = deque()
         self._queue_lock = threading.Lock()
@@ -266,6 +269,8 @@ class PartitionLog:
             raise files.translate(error, "append to", self.directory) from error
         finally:
             files.unlock(self._lock_fd)
+        if settings.sync == "interval":
+            self._unsynced(self, settings.sync_interval_ms / 1000)
         for request in requests:
             request.offset = offset
             request.timestamp = stamp if request.stamps is None else request.stamps[0]
@@ -357,7 +362,7 @@ class PartitionLog:
 
     def _load_locked(self, now: int) -> ActiveFile:
         row = self._catalog.partition(self.topic_id, self.partition)
-        self._settings = settings = self._facts.settings()
+        settings = self._facts.settings()
         if row.boot_id != self._boot_id:
             row = self.recover_locked(row, settings)
         if row.active is None:
@@ -365,7 +370,7 @@ class PartitionLog:
             self._name_active_locked(row, active, None, settings)
         else:
             active = self._open_active(row)
-        self._active = active
+        self._active, self._settings = active, settings
         return active
 
     def _open_active(self, row: PartitionState) -> ActiveFile:
@@ -435,6 +440,7 @@ class PartitionLog:
         if active is None or active.uuid != row.active:
             self.forget_active()
             active = self._active = self._open_active(row)
+            self._settings = self._facts.settings()
         active.refresh_locked()
         if not active.closed:
             active.close_locked("failed" if active.failed else reason)

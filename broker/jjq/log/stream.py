@@ -24,6 +24,7 @@ from jjq.schema import null_headers
 
 RUN_BYTES = 1 << 20  # messages are verified and handed on in runs of about this size
 _ENTRIES_AT_ONCE = 4096
+_REREADS = 3
 _JOIN_BYTES = 64 << 10  # up to here one joined write is cheaper than a vector of parts
 _MMAP_FROM = 256 << 10  # below this a read is cheaper than a mapping
 
@@ -77,8 +78,12 @@ class StreamReader:
         """Entries `[first, last)`, verified."""
         if self._given is not None:
             return self._given[first:last]
-        data = files.pread(self._index_fd, (last - first) * ENTRY_SIZE, first * ENTRY_SIZE)
-        if len(data) < (last - first) * ENTRY_SIZE or not fmt.entries_hold(data):
+        for _ in range(_REREADS):
+            # A sync rewrites the flags of the last entry, which a reader may catch half done.
+            data = files.pread(self._index_fd, (last - first) * ENTRY_SIZE, first * ENTRY_SIZE)
+            if len(data) == (last - first) * ENTRY_SIZE and fmt.entries_hold(data):
+                break
+        else:
             good = fmt.valid_prefix(data)
             raise DamagedSegment(
                 f"{self.index_path}: the index is damaged at byte {(first + len(good)) * ENTRY_SIZE}; "

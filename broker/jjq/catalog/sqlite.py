@@ -8,6 +8,7 @@ write-ahead log from being checkpointed.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import shutil
@@ -27,7 +28,7 @@ _BUSY_S = 30.0
 Row = tuple[Any, ...]
 
 _drivers: weakref.WeakSet[SqliteDriver] = weakref.WeakSet()
-_orphans: list[Any] = []  # connections inherited by fork: closing them would drop the parent's locks
+_orphans: list[Any] = []  # temporary directories of a parent
 
 
 def _load_queries() -> dict[str, str]:
@@ -236,7 +237,8 @@ class SqliteDriver:
         """In a forked child: the parent's connection and lock are not ours to close, unlock or use."""
         self._mutex = threading.RLock()
         if self._connection is not None:
-            _orphans.append(self._connection)
+            # Never closed, not even at exit: SQLite would take itself for the last user and tidy the parent's log away.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
             self._connection = None
         if self._lock_fd >= 0:
             with contextlib.suppress(OSError):

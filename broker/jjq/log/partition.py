@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from jjq import files
 from jjq.clock import now_us
-from jjq.errors import DamagedSegment
+from jjq.errors import DamagedSegment, StoreError
 from jjq.log import format as fmt
 from jjq.log.stream import ActiveFile, StreamReader, promised_after, scan_messages, stream_paths
 from jjq.model import Segment
@@ -207,9 +207,15 @@ class PartitionLog:
             if taken:
                 with self._leader:
                     self._write(taken)
-        except BaseException as error:  # noqa: BLE001 - an interrupt too: every thread that waits must hear of it
+        except Exception as error:  # noqa: BLE001 - every thread that waits must hear of it
             for each in taken:
                 each.error = error
+        except BaseException:
+            for each in taken:
+                each.error = StoreError(
+                    "the thread that wrote for this one was interrupted: the record may be there or not"
+                )
+            raise
         finally:
             for each in taken:
                 each.done = True

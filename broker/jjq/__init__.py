@@ -33,17 +33,29 @@ from jjq.errors import (
     TopicNotFound,
     WriterConflict,
 )
-from jjq.model import Commit, PartitionOffsets, Position, Positions, Record, SegmentInfo, Slice, StagedFile, WriterInfo
+from jjq.model import (
+    Commit,
+    PartitionLag,
+    PartitionOffsets,
+    Position,
+    Positions,
+    Record,
+    SegmentInfo,
+    Slice,
+    StagedFile,
+    WriterInfo,
+)
 from jjq.store import Store
 from jjq.store import open_store as open  # noqa: A004 - jjq.open reads as what it does
+from jjq.subscriber import Subscriber
 from jjq.topic import Topic
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Commit", "DamagedSegment", "DataLoss", "InvalidArgument", "InvalidName", "JjqError", "OffsetOutOfRange",
-    "PartitionOffsets", "Position", "Positions", "Record", "RecordTooLarge", "SchemaMismatch", "SegmentInfo", "Slice",
+    "PartitionLag", "PartitionOffsets", "Position", "Positions", "Record", "RecordTooLarge", "SchemaMismatch", "SegmentInfo", "Slice",
     "StagedFile", "StagedFileMissing", "Store", "StoreClosed", "StoreError", "StoreFormat", "StoreNotFound",
-    "StoreReadOnly", "SubscriberBusy", "SubscriberExists", "SubscriberNotFound", "Topic", "TopicDeleted", "TopicExists",
+    "StoreReadOnly", "Subscriber", "SubscriberBusy", "SubscriberExists", "SubscriberNotFound", "Topic", "TopicDeleted", "TopicExists",
     "TopicNotFound", "WriterConflict", "WriterInfo", "open",
 ]  # fmt: skip

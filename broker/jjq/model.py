@@ -111,6 +111,24 @@ class PartitionOffsets:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """What a subscriber has not read of a partition that holds `[start, end)`: from its `position` on.
+
+    `records` and `bytes` (estimated, on disk) that can still be read, `seconds` since the oldest of them was pushed (None
+    when it cannot be read for damage), and `lost`, how many were gone before they were read.
+    """
+
+    partition: int
+    position: int
+    start: int
+    end: int
+    records: int
+    bytes: int
+    seconds: float | None
+    lost: int
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
     """One file of a partition: what the catalog (or, for the active one, its index) says of it.
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from jjq import files, staging
+from jjq import files, staging, subscriber
 from jjq.catalog.base import Catalog, TopicRow
 from jjq.catalog.sqlite import SqliteDriver
 from jjq.clock import boot_id, host, now_us
@@ -36,6 +36,7 @@ from jjq.log.sealed import BATCH_BYTES
 from jjq.model import EPHEMERAL, Commit, Slice, StagedFile, WriterInfo, check_name
 from jjq.schema import add_columns as with_columns
 from jjq.schema import check_schema
+from jjq.subscriber import Subscriber
 from jjq.topic import Facts, Topic
 
 FORMAT = 1
@@ -135,6 +136,8 @@ class Store:
                 rest.callback(log.close)
             if syncer is not None:
                 rest.callback(syncer.stop)
+            for each in subscriber.handles(self):
+                rest.callback(each.close)
 
     def __enter__(self) -> Store:
         return self
@@ -146,7 +149,8 @@ class Store:
         state = "closed" if self._closed else "read-only" if self.read_only else "open"
         return f"<Store {str(self.path)!r} {state}>"
 
-    def _check_open(self, write: bool = False) -> None:
+    def check_open(self, write: bool = False) -> None:
+        """Raises StoreClosed, and StoreReadOnly if something is to be written and cannot be."""
         if self._closed:
             raise StoreClosed(f"the store at {self.path} was closed; open it again with jjq.open")
         if write and self.read_only:
@@ -168,7 +172,7 @@ class Store:
         With `exist_ok` an existing topic is returned as it is. Raises TopicExists, InvalidName, SchemaMismatch,
         InvalidArgument.
         """
-        self._check_open(write=True)
+        self.check_open(write=True)
         check_name(name, "topic")
         if name.endswith(EPHEMERAL):
             raise InvalidArgument("ephemeral topics are not supported by this version; leave #ephemeral away")
@@ -205,7 +209,7 @@ class Store:
 
     def topic(self, name: str) -> Topic:
         """The topic of that name now; raises TopicNotFound, which names the nearest one."""
-        self._check_open()
+        self.check_open()
         check_name(name, "topic")
         row = self.catalog.topic(name)
         if row is None:
@@ -217,7 +221,7 @@ class Store:
 
     def topics(self) -> list[Topic]:
         """All topics, by name."""
-        self._check_open()
+        self.check_open()
         return [self._topic(row) for row in self.catalog.topics()]
 
     def _topic(self, row: TopicRow) -> Topic:
@@ -232,7 +236,7 @@ class Store:
 
         Raises SchemaMismatch for any other change of the schema.
         """
-        self._check_open(write=True)
+        self.check_open(write=True)
         topic = self.topic(name)
         with self._all_locked(topic) as logs:
             topic.refresh()
@@ -249,13 +253,13 @@ class Store:
 
     def delete_topic(self, name: str) -> None:
         """Deletes a topic, its records and subscribers. Who pushes to it or waits on it gets TopicDeleted."""
-        self._check_open(write=True)
+        self.check_open(write=True)
         topic = self.topic(name)
         with self._all_locked(topic) as logs:
             topic.refresh()
             for log in logs:
                 log.close_active_locked("deleted")
-            garbage = [f"topics/{topic.id}"]
+            garbage = [f"topics/{topic.id}", *subscriber.lock_files(self, topic.id)]
             self.catalog.drop_topic(topic.id, garbage, now_us() + GRACE_US)
             self._write_topic_json(topic._row, deleted=True)
             for log in logs:
@@ -263,14 +267,14 @@ class Store:
 
     def empty_topic(self, topic: Topic) -> None:
         """See `Topic.empty`."""
-        self._check_open(write=True)
+        self.check_open(write=True)
         with self._all_locked(topic) as logs:
             self._close_all_locked(topic, logs, "emptied")
             due = now_us() + GRACE_US
             for log in logs:
                 row, segments = self.catalog.segments(topic.id, log.partition, 0, 1 << 62)
                 garbage = [path for each in segments for path in self.segment_files(topic.id, log.partition, each.uuid)]
-                self.catalog.advance_start(topic.id, log.partition, row.end_offset, garbage, due)
+                self.catalog.advance_start(topic.id, log.partition, row.end_offset, garbage, due, move_cursors=True)
             self._write_topic_json(topic._row)
 
     @contextlib.contextmanager
@@ -316,6 +320,36 @@ class Store:
     def _partition_rows(self, topic_id: str) -> list[Any]:
         return self.catalog.partitions(topic_id) if self.catalog.topic_by_id(topic_id) else []
 
+    # --- subscribers -------------------------------------------------------------------------------------------------
+
+    def create_subscriber(
+        self, topic: str, name: str | None = None, *, start: Any = "earliest", on_data_loss: str = "error",
+        exist_ok: bool = False,
+    ) -> Subscriber:  # fmt: skip
+        """Makes a durable cursor on a topic, at a start in any form (see `jjq.start`); without a name it gets one.
+
+        `on_data_loss`: `error`, or `skip` to go on past records that retention removed unread. With `exist_ok` a
+        subscriber of that name and topic is returned as it is. Raises SubscriberExists, TopicNotFound, InvalidName,
+        OffsetOutOfRange, and DataLoss for a start that has expired.
+        """
+        self.check_open(write=True)
+        return subscriber.create(self, self.topic(topic), name, start, on_data_loss, exist_ok)
+
+    def subscriber(self, name: str) -> Subscriber:
+        """A handle of the subscriber of that name; raises SubscriberNotFound, which names the nearest one."""
+        self.check_open()
+        return subscriber.find(self, name)
+
+    def subscribers(self, topic: str | None = None) -> list[Subscriber]:
+        """Every subscriber (of one topic), by name."""
+        self.check_open()
+        return subscriber.find_all(self, topic)
+
+    def delete_subscriber(self, name: str) -> None:
+        """Deletes a subscriber, also while it is used: who waits on it gets SubscriberNotFound. Records stay."""
+        self.check_open(write=True)
+        subscriber.delete(self, name)
+
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def read_slices(
@@ -326,7 +360,7 @@ class Store:
 
         `schema` fixes the topic's columns as they were when the slices were planned.
         """
-        self._check_open()
+        self.check_open()
         if not slices:
             return iter(())
         first = slices[0]
@@ -344,7 +378,7 @@ class Store:
         `default_partition` (modulo the topic's partitions) is for rows without a key. `owner` is the writer and batch the
         files are for, so that maintenance can remove what was left behind.
         """
-        self._check_open(write=True)
+        self.check_open(write=True)
         return staging.Stage(self, default_partition, owner)
 
     def commit(
@@ -356,7 +390,7 @@ class Store:
         With `writer_id` and `batch_id` it happens once: a batch that is known returns its first positions, its files are
         discarded, and `duplicate` is true. Raises WriterConflict, StagedFileMissing; then nothing changed.
         """
-        self._check_open(write=True)
+        self.check_open(write=True)
         return staging.commit(self, staged, writer_id, batch_id, query_id)
 
     def discard(self, staged: Sequence[StagedFile]) -> None:
@@ -369,12 +403,12 @@ class Store:
 
     def writers(self) -> list[WriterInfo]:
         """Exactly-once writers, by id."""
-        self._check_open()
+        self.check_open()
         return self.catalog.writers()
 
     def reset_writer(self, writer_id: str) -> bool:
         """Forgets what a writer has committed, so that its batch ids begin anew; False when it is not known."""
-        self._check_open(write=True)
+        self.check_open(write=True)
         return self.catalog.drop_writer(check_name(writer_id, "writer"))
 
     # --- for the parts of a store ------------------------------------------------------------------------------------
@@ -390,7 +424,7 @@ class Store:
     def log(self, topic_id: str, partition: int) -> PartitionLog:
         log = self._logs.get((topic_id, partition))
         if log is None:
-            self._check_open(write=True)
+            self.check_open(write=True)
             with self._mutex:
                 prefix = f"topics/{topic_id}/{partition}/"
                 log = self._logs.setdefault(
@@ -402,11 +436,11 @@ class Store:
                     ),
                 )  # fmt: skip
         if self._closed:
-            self._check_open()
+            self.check_open()
         return log
 
     def reader(self, topic_id: str, name: str) -> LogReader:
-        self._check_open()
+        self.check_open()
         reader = self._readers.get(topic_id)
         if reader is None:
             with self._mutex:

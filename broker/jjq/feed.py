@@ -1,0 +1,197 @@
+"""Reading ahead in the partitions of a topic, and merging them fairly into one stream of single records."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from jjq.errors import DataLoss
+from jjq.model import PartitionOffsets, Record
+from jjq.schema import RAW
+from jjq.topic import Topic, to_records
+
+_METADATA = ("_partition", "_offset", "_timestamp", "_key", "_headers")
+_BUDGET_BYTES = 8 << 20  # what all partitions together may hold
+_WINDOW_BYTES = (64 << 10, 1 << 20)  # and each of them, at least and at most
+_FIRST_ROWS = 1024
+_MOST_ROWS = 64 << 10
+_DECODE_ROWS = 256  # a batch stays Arrow until its rows are near: as Python objects they take five times the room
+
+Place = tuple[int, int]  # (next offset, lineage)
+
+
+@dataclass(slots=True)
+class _Window:
+    """What was read ahead of one partition. `ready` begins at `position`, the rest of `batch` follows it."""
+
+    partition: int
+    position: int
+    lineage: int
+    rows: int = _FIRST_ROWS  # to read at once
+    batch: pa.RecordBatch | None = None
+    decoded: int = 0  # rows of the batch that went to `ready`
+    ready: deque[Record] = field(default_factory=deque)
+
+    def clear(self) -> None:
+        self.batch, self.decoded = None, 0
+        self.ready.clear()
+
+
+class Feed:
+    """The records of a topic from given positions on. For one caller at a time.
+
+    Methods that look for records raise DataLoss when those at a position are gone (the caller decides, moves the
+    position and asks again), DamagedSegment, TopicDeleted and StoreClosed.
+    """
+
+    def __init__(self, topic: Topic, places: Mapping[int, Place]) -> None:
+        self._topic = topic
+        self._windows = {partition: _Window(partition, *place) for partition, place in sorted(places.items())}
+        self._turn = 0  # the partition that is asked first; it moves on with each take, so that none is starved
+        low, high = _WINDOW_BYTES
+        self._bytes = max(low, min(high, _BUDGET_BYTES // max(1, len(self._windows))))
+
+    def __repr__(self) -> str:
+        return f"<Feed of {self._topic.name!r} at {self.places()}>"
+
+    def places(self) -> dict[int, Place]:
+        return {window.partition: (window.position, window.lineage) for window in self._windows.values()}
+
+    def place(self, partition: int) -> Place:
+        window = self._windows[partition]
+        return window.position, window.lineage
+
+    def move(self, partition: int, place: Place) -> bool:
+        """Goes on from there; True if that is another place. What was read ahead is kept where it still follows."""
+        window = self._windows[partition]
+        if (window.position, window.lineage) == place:
+            return False
+        offset, lineage = place
+        if lineage != window.lineage or offset < window.position:
+            window.clear()
+        while window.ready and window.ready[0].offset < offset:
+            window.ready.popleft()
+        if not window.ready:
+            window.clear()
+        window.position, window.lineage = offset, lineage
+        return True
+
+    def forget(self, partition: int | None = None) -> None:
+        """Lets go of what was read ahead (of one partition, or of all), not of the positions."""
+        for window in self._windows.values() if partition is None else (self._windows[partition],):
+            window.clear()
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    def waiting(self) -> int | None:
+        """The partition whose turn it is among those that have a record, None when all are read to their ends."""
+        count = len(self._windows)
+        for step in range(count):
+            partition = (self._turn + step) % count
+            if self.has(partition):
+                return partition
+        return None
+
+    def has(self, partition: int) -> bool:
+        window = self._windows[partition]
+        return bool(window.ready) or self._decode(window) or (self._fill(window) and self._decode(window))
+
+    def head(self, partition: int) -> Record:
+        """The next record of a partition that has one."""
+        return self._windows[partition].ready[0]
+
+    def take(self, partition: int) -> Record:
+        window = self._windows[partition]
+        record = window.ready.popleft()
+        window.position = record.offset + 1
+        self._turn = (partition + 1) % len(self._windows)
+        return record
+
+    def take_many(self, most: int) -> list[Record]:
+        """Up to `most` records, of each partition an even share as long as it has them, in order within each."""
+        count = len(self._windows)
+        order = [(self._turn + step) % count for step in range(count)]
+        live = [partition for partition in order if self.has(partition)]
+        taken: list[Record] = []
+        while live and len(taken) < most:
+            share = -(-(most - len(taken)) // len(live))
+            for partition in list(live):
+                try:
+                    if not self._take_into(taken, partition, min(share, most - len(taken))):
+                        live.remove(partition)
+                except Exception:
+                    if not taken:
+                        raise
+                    return taken  # these have left their windows; whoever asks for more meets the error again
+        return taken
+
+    def _take_into(self, taken: list[Record], partition: int, count: int) -> bool:
+        """False when the partition is read to its end."""
+        window = self._windows[partition]
+        while count and self.has(partition):
+            part = min(count, len(window.ready))
+            taken += [window.ready.popleft() for _ in range(part)]
+            window.position = taken[-1].offset + 1
+            self._turn = (partition + 1) % len(self._windows)
+            count -= part
+        return not count
+
+    # --- reading ahead -----------------------------------------------------------------------------------------------
+
+    def _decode(self, window: _Window) -> bool:
+        if window.batch is None:
+            return False
+        part = window.batch.slice(window.decoded, _DECODE_ROWS)
+        window.decoded += part.num_rows
+        window.ready.extend(to_records(self._topic.name, part, self._topic.schema is None))
+        if window.decoded >= window.batch.num_rows:
+            window.batch, window.decoded = None, 0
+        # A position may have moved past the first rows while they were still Arrow.
+        while window.ready and window.ready[0].offset < window.position:
+            window.ready.popleft()
+        return bool(window.ready) or self._decode(window)
+
+    def _fill(self, window: _Window) -> bool:
+        """Reads on from the position; False when there is nothing yet."""
+        partition, reader = window.partition, self._topic.reader
+        bounds = reader.offsets(partition)
+        self._check(window, bounds)
+        end = min(bounds.end, window.position + window.rows)
+        if end <= window.position:
+            return False
+        slices = reader.plan(partition, window.position, end)
+        if any(
+            each.segment is not None and each.segment.schema_version > self._topic.schema_version for each in slices
+        ):
+            self._topic.refresh()
+        user = RAW if self._topic.schema is None else self._topic.schema
+        batch = next(reader.read(slices, user, _METADATA, self._bytes), None)
+        if batch is None:
+            return False
+        window.batch, window.decoded = batch, 0
+        row_bytes = max(1, batch.nbytes // batch.num_rows)
+        window.rows = max(16, min(_MOST_ROWS, self._bytes // row_bytes))
+        return True
+
+    def _check(self, window: _Window, bounds: PartitionOffsets) -> None:
+        """Raises DataLoss unless the position still means what it meant when it was taken."""
+        partition, position, name = window.partition, window.position, self._topic.name
+        if bounds.lineage > window.lineage:
+            overtaken = self._topic.reader.check_lineage(partition, position, window.lineage)
+            if overtaken is not None:
+                raise DataLoss(
+                    f"partition {partition} of topic {name!r} lost its end in a power cut or a failed sync: offsets from "
+                    f"{overtaken} on were given again, and {position} is past them",
+                    topic=name, partition=partition, asked=position, earliest=overtaken, lost=position - overtaken,
+                )  # fmt: skip
+            window.lineage = bounds.lineage
+        if position < bounds.start:
+            raise self._topic.reader.lost(partition, position, bounds.start, bounds.end)
+        if position > bounds.end:
+            raise DataLoss(
+                f"partition {partition} of topic {name!r} ends at {bounds.end}, and {position} is past it",
+                topic=name, partition=partition, asked=position, earliest=bounds.end, lost=position - bounds.end,
+            )  # fmt: skip

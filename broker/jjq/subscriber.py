@@ -1,0 +1,540 @@
+"""Subscribers: durable cursors on a topic.
+
+A cursor is one next offset a partition, kept in the catalog with the lineage it was taken in. `pop` and `peek` work at
+the cursor; `poll` and iteration begin there, go on by themselves, and move it with `commit`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import logging
+import math
+import os
+import threading
+import uuid
+import weakref
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from jjq import files
+from jjq.catalog.base import SubscriberRow
+from jjq.clock import now_us
+from jjq.errors import (
+    DamagedSegment,
+    DataLoss,
+    InvalidArgument,
+    StoreClosed,
+    StoreReadOnly,
+    SubscriberBusy,
+    SubscriberExists,
+    SubscriberNotFound,
+    TopicDeleted,
+)
+from jjq.feed import Feed, Place
+from jjq.model import PartitionLag, Record, check_name
+from jjq.waiting import wait_for
+
+if TYPE_CHECKING:
+    from jjq.store import Store
+    from jjq.topic import Topic
+
+ON_DATA_LOSS = ("error", "skip")
+_log = logging.getLogger("jjq.subscriber")
+_subscribers: weakref.WeakSet[Subscriber] = weakref.WeakSet()
+
+
+class Subscriber:
+    """A handle of one subscriber; safe among threads, usable in forked children. Close it, or use it in a `with` block.
+
+    Any number of handles, in any number of processes, may `pop` from one subscriber: each record goes to one of them.
+    `poll` and iteration are for one handle at a time, and one thread at a time. `timeout` is in seconds everywhere:
+    0 looks once, None waits for ever. Whatever waits raises at once when the topic or the subscriber is deleted
+    (TopicDeleted, SubscriberNotFound) or the store or this handle is closed (StoreClosed).
+
+    Records that are gone before they were read are an error (DataLoss, which names what was asked, the earliest left and
+    how many are lost; `seek` goes on from anywhere), or with on_data_loss="skip" are counted in `skipped`, logged once a
+    gap, and passed over. `Topic.empty` takes cursors along, so what it let go is no loss.
+    """
+
+    def __init__(self, store: Store, topic: Topic, row: SubscriberRow) -> None:
+        self._store, self._topic, self._row = store, topic, row
+        self.skipped = 0  # records that were gone and passed over, by this handle
+        self._closed = False
+        self._lock: _ConsumerLock | None = None
+        self._iterating: int | None = None  # the thread that has an iterator open
+        self._pinned: int | None = None  # the partition that peek showed, for the next pop
+        self._popping: Feed | None = None
+        self._polling: Feed | None = None
+        self._polled: dict[int, Place] = {}  # where polling was when it was last committed
+        self._renew_locks()
+        _subscribers.add(self)
+
+    def _renew_locks(self) -> None:
+        self._mutex = threading.RLock()
+        self._consumer = threading.Lock()  # held during a poll or a step of an iterator
+        self._stop = threading.Event()
+        if self._closed:
+            self._stop.set()
+
+    @property
+    def id(self) -> str:
+        return self._row.id
+
+    @property
+    def name(self) -> str:
+        return self._row.name
+
+    @property
+    def topic(self) -> Topic:
+        return self._topic
+
+    @property
+    def on_data_loss(self) -> str:
+        return self._row.on_data_loss
+
+    @property
+    def created_at(self) -> int:
+        """Microseconds since the epoch."""
+        return self._row.created_at
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "polling" if self._lock is not None else "open"
+        return f"<Subscriber {self.name!r} of topic {self._topic.name!r} {state}>"
+
+    # --- one record at a time, shared --------------------------------------------------------------------------------
+
+    def pop(self, timeout: float | None = 0.0) -> Record | None:
+        """Takes the next record and moves the cursor past it, durably; None when there is none in time.
+
+        The move is a compare-and-set: of all who pop from this subscriber one gets the record. At most once for who dies
+        holding it. Raises StoreReadOnly where the cursor cannot be moved.
+        """
+        self._check_writable("pop", "peek and poll")
+        return wait_for(self._pop_once, _seconds(timeout), self._stop)
+
+    def peek(self, timeout: float | None = 0.0) -> Record | None:
+        """The record that the next pop gives, unless somebody else takes it first; moves nothing."""
+        return wait_for(self._peek_once, _seconds(timeout), self._stop)
+
+    def _pop_once(self) -> Record | None:
+        with self._mutex:
+            feed = self._at_cursor()
+            while (partition := self._next_of(feed)) is not None:
+                offset, lineage = feed.place(partition)
+                if self._store.catalog.move_cursor(self.id, partition, offset, offset + 1, lineage):
+                    self._pinned = None
+                    return feed.take(partition)
+                # Somebody else has taken it, moved the cursor, or the partition has another lineage.
+                if not self._follow_cursor(feed):
+                    feed.forget(partition)
+            return None
+
+    def _peek_once(self) -> Record | None:
+        with self._mutex:
+            feed = self._at_cursor()
+            self._follow_cursor(feed)
+            self._pinned = self._next_of(feed)
+            return None if self._pinned is None else feed.head(self._pinned)
+
+    def _at_cursor(self) -> Feed:
+        self._check_open()
+        if self._popping is None:
+            self._popping = Feed(self._topic, self._cursors())
+        return self._popping
+
+    def _next_of(self, feed: Feed) -> int | None:
+        """The partition to take from next, as it looks after others have moved the cursor, too."""
+        while True:
+            try:
+                if self._pinned is not None and feed.has(self._pinned):
+                    return self._pinned
+                partition = feed.waiting()
+                # Before saying that there is nothing: a cursor may have been moved back.
+                if partition is not None or not self._follow_cursor(feed):
+                    return partition
+            except DataLoss as loss:
+                self._pass_over(feed, loss, durable=True)
+
+    def _follow_cursor(self, feed: Feed) -> bool:
+        """True if the cursor is not where the feed is; now it is."""
+        moved = [feed.move(partition, place) for partition, place in self._cursors().items()]
+        return any(moved)
+
+    def _cursors(self) -> dict[int, Place]:
+        found = self._store.catalog.cursors(self.id)
+        if not found:
+            raise self._gone()
+        return found
+
+    def _gone(self) -> TopicDeleted | SubscriberNotFound:
+        if self._store.catalog.topic_by_id(self._row.topic_id) is None:
+            return TopicDeleted(
+                f"topic {self._topic.name!r} was deleted, and its subscriber {self.name!r} with it",
+                topic_id=self._row.topic_id,
+            )
+        return SubscriberNotFound(f"subscriber {self.name!r} was deleted")
+
+    # --- many records, for one consumer ------------------------------------------------------------------------------
+
+    def poll(self, max_records: int = 500, timeout: float | None = 0.0) -> list[Record]:
+        """Up to `max_records` next records, as soon as there is one; an empty list when there is none in time.
+
+        Partitions are merged fairly, each in order. Nothing durable happens until `commit`: who dies before it gets them
+        again. Raises SubscriberBusy while another consumer polls this subscriber.
+        """
+        most, seconds = _at_least_one(max_records), _seconds(timeout)
+        with self._consuming():
+            return wait_for(lambda: self._poll_once(most), seconds, self._stop) or []
+
+    def __iter__(self) -> Iterator[Record]:
+        """The topic from the cursor on: its history, then each new record as it comes, for ever.
+
+        Leaving a record for the next counts it as polled: `commit` in the loop's body includes the record at hand.
+        """
+        self._check_open()
+        return self._records()
+
+    def _records(self) -> Iterator[Record]:
+        with self._consuming():
+            self._iterating = threading.get_ident()
+        try:
+            while True:
+                with self._consuming():
+                    found = wait_for(lambda: self._poll_once(1), None, self._stop)
+                assert found is not None
+                yield found[0]
+        finally:
+            self._iterating = None
+
+    def _poll_once(self, most: int) -> list[Record] | None:
+        with self._mutex:
+            self._check_open()
+            feed = self._polling
+            if feed is None:
+                places = self._cursors()
+                feed, self._polled = self._polling_from(places), places
+            while True:
+                try:
+                    found = feed.take_many(most)
+                except DataLoss as loss:
+                    self._pass_over(feed, loss, durable=False)
+                    continue
+                if not found:
+                    self._cursors()  # raises when the subscriber is gone
+                return found
+
+    def _polling_from(self, places: Mapping[int, Place]) -> Feed:
+        self._polling = Feed(self._topic, places)
+        return self._polling
+
+    def commit(self) -> None:
+        """Moves the cursor past every record that this handle has polled. Never moves it back."""
+        self._check_open()
+        if self._store.read_only:
+            raise StoreReadOnly(f"the store at {self._store.path} is read-only: polling works, committing does not")
+        with self._mutex:
+            if self._polling is None:
+                return
+            places = self._polling.places()
+            moved = {partition: place for partition, place in places.items() if place != self._polled.get(partition)}
+            if moved:
+                if not self._store.catalog.set_cursors(self.id, moved, only_forward=True):
+                    raise self._gone()
+                self._polled = places
+
+    @contextlib.contextmanager
+    def _consuming(self) -> Iterator[None]:
+        """This thread as the one consumer of this subscriber, among handles and processes."""
+        iterating = self._iterating
+        if (iterating is not None and iterating != threading.get_ident()) or not self._consumer.acquire(blocking=False):
+            raise SubscriberBusy(
+                f"another thread polls subscriber {self.name!r} through this handle; one at a time can, pop is for many"
+            )
+        try:
+            self._take_lock()
+            yield
+        finally:
+            self._consumer.release()
+
+    def _take_lock(self) -> None:
+        with self._mutex:
+            self._check_open()
+            # A store that cannot be written takes no lock: polling it moves nothing.
+            if self._lock is None and not self._store.read_only:
+                self._lock = _ConsumerLock(lock_path(self._store.path, self.id), self.name)
+
+    # --- moving ------------------------------------------------------------------------------------------------------
+
+    def seek(self, start: Any) -> None:
+        """Moves the cursor, durably, to a start in any form (see `jjq.start`); a mapping moves the partitions it names.
+
+        Raises SubscriberBusy while another consumer polls, OffsetOutOfRange, and DataLoss for an offset that has expired.
+        """
+        self._check_open()
+        self._check_writable("seek", "peek and poll")
+        held = self._lock
+        if held is None:
+            held = _ConsumerLock(lock_path(self._store.path, self.id), self.name)
+        try:
+            places = resolve_places(self._topic, start, self.on_data_loss)
+            if isinstance(start, Mapping):
+                places = {partition: place for partition, place in places.items() if partition in start}
+            with self._mutex:
+                if not self._store.catalog.set_cursors(self.id, places, only_forward=False):
+                    raise self._gone()
+                self._pinned = None
+                if self._popping is not None:
+                    self._follow_cursor(self._popping)
+                if self._polling is not None:
+                    for partition, place in places.items():
+                        self._polling.move(partition, place)
+                        self._polled[partition] = place
+        finally:
+            if held is not self._lock:
+                held.close()
+
+    def positions(self) -> dict[int, int]:
+        """By partition the offset that the cursor is at: the next to be popped."""
+        self._check_open()
+        return {partition: offset for partition, (offset, _) in self._cursors().items()}
+
+    def lag(self) -> list[PartitionLag]:
+        """What lies between the cursor and the end, by partition."""
+        self._check_open()
+        cursors = self._cursors()
+        return [self._lag_of(partition, place) for partition, place in sorted(cursors.items())]
+
+    def _lag_of(self, partition: int, place: Place) -> PartitionLag:
+        reader = self._topic.reader
+        bounds = reader.offsets(partition)
+        position = place[0]
+        overtaken = reader.check_lineage(partition, position, place[1])
+        first = min(max(position if overtaken is None else overtaken, bounds.start), bounds.end)
+        slices = reader.plan(partition, first, bounds.end, skip_lost=True)
+        seconds: float | None = 0.0
+        if slices:
+            oldest = slices[0]
+            if oldest.end - oldest.start > 1:
+                oldest, _ = oldest.split(oldest.start + 1)
+            try:
+                batch = next(reader.read([oldest], pa.schema([]), ("_timestamp",), 1 << 20))
+                seconds = max(0, now_us() - batch.column(0).cast(pa.int64())[0].as_py()) / 1_000_000
+            except DamagedSegment:
+                seconds = None
+        return PartitionLag(
+            partition=partition, position=position, start=bounds.start, end=bounds.end,
+            records=sum(each.end - each.start for each in slices), bytes=sum(each.bytes for each in slices),
+            seconds=seconds, lost=max(0, bounds.start - position) if overtaken is None else position - overtaken,
+        )  # fmt: skip
+
+    def _pass_over(self, feed: Feed, loss: DataLoss, *, durable: bool) -> None:
+        """Moves a feed past records that are gone, if it may; raises the loss otherwise.
+
+        When the cursor itself has gone on (the topic was emptied, or somebody else consumed), following it loses nothing.
+        """
+        partition = loss.partition
+        cursor, place = self._cursors()[partition], feed.place(partition)
+        if (cursor[1], cursor[0]) > (place[1], place[0]):
+            feed.move(partition, cursor)
+            return
+        if self.on_data_loss != "skip":
+            raise loss
+        target = (loss.earliest, self._topic.reader.offsets(partition).lineage)
+        if (
+            durable
+            and not self._store.read_only
+            and not self._store.catalog.move_cursor(self.id, partition, place[0], *target)
+        ):
+            self._follow_cursor(feed)  # somebody else was faster; where that leads is looked at next
+            return
+        feed.move(partition, target)
+        self.skipped += loss.lost
+        _log.warning("subscriber %r goes on at offset %d: %s", self.name, loss.earliest, loss)
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def sleep(self) -> None:
+        """Lets go of what was read ahead. Positions stay; the next call, or `wakeup`, reads again."""
+        with self._mutex:
+            for feed in (self._popping, self._polling):
+                if feed is not None:
+                    feed.forget()
+
+    def wakeup(self) -> None:
+        """Reads ahead now, so that the next pop does not have to."""
+        with self._mutex:
+            feed = self._at_cursor()
+            with contextlib.suppress(DataLoss):  # for pop to say
+                for partition in feed.places():
+                    feed.has(partition)
+
+    def close(self) -> None:
+        """Ends this handle; another consumer may poll. What was polled and not committed comes again. Quiet when repeated."""
+        self._closed = True
+        self._stop.set()  # before the mutex: whoever waits is to raise now
+        with self._mutex:
+            lock, self._lock = self._lock, None
+            self._popping = self._polling = None
+            if lock is not None:
+                lock.close()
+
+    def __enter__(self) -> Subscriber:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"this handle of subscriber {self.name!r} was closed; get another with store.subscriber")
+        self._store.check_open()
+
+    def _check_writable(self, what: str, instead: str) -> None:
+        if self._store.read_only:
+            raise StoreReadOnly(
+                f"the store at {self._store.path} is read-only, so the cursor of {self.name!r} cannot be moved and "
+                f"{what} does not work; {instead} do"
+            )
+
+    def _after_fork(self) -> None:
+        """In a forked child: the parent goes on polling, so the child has no lock and no positions of its own yet."""
+        self._renew_locks()
+        lock, self._lock = self._lock, None
+        self._iterating = self._pinned = self._popping = self._polling = None
+        if lock is not None:
+            lock.close()
+
+
+def create(
+    store: Store, topic: Topic, name: str | None, start: Any, on_data_loss: str, exist_ok: bool
+) -> Subscriber:  # fmt: skip
+    """See `Store.create_subscriber`."""
+    check_on_data_loss(on_data_loss)
+    chosen = f"sub-{uuid.uuid4().hex[:16]}" if name is None else check_name(name, "subscriber")
+    row = SubscriberRow(uuid.uuid4().hex, chosen, topic.id, on_data_loss, now_us(), topic.name)
+    known = store.catalog.subscriber(chosen)
+    if known is None and store.catalog.add_subscriber(row, resolve_places(topic, start, on_data_loss)):
+        return Subscriber(store, topic, row)
+    known = known or store.catalog.subscriber(chosen)
+    if exist_ok and known is not None and known.topic_id == topic.id:
+        return Subscriber(store, topic, known)
+    of = f" of topic {known.topic!r}" if known is not None else ""
+    raise SubscriberExists(f"there is a subscriber {chosen!r}{of} already; use it with store.subscriber({chosen!r})")
+
+
+def find(store: Store, name: str) -> Subscriber:
+    """See `Store.subscriber`."""
+    row = store.catalog.subscriber(check_name(name, "subscriber"))
+    if row is None:
+        names = [each.name for each in store.catalog.subscribers()]
+        near = difflib.get_close_matches(name, names, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names[:5])}" if names else ""
+        raise SubscriberNotFound(f"there is no subscriber {name!r} in {store.path}{hint}")
+    return Subscriber(store, store.topic(row.topic), row)
+
+
+def find_all(store: Store, topic: str | None) -> list[Subscriber]:
+    """See `Store.subscribers`."""
+    topics = {each.id: each for each in (store.topics() if topic is None else [store.topic(topic)])}
+    rows = store.catalog.subscribers()
+    return [Subscriber(store, topics[row.topic_id], row) for row in rows if row.topic_id in topics]
+
+
+def delete(store: Store, name: str) -> None:
+    """See `Store.delete_subscriber`."""
+    found = find(store, name)
+    if not store.catalog.drop_subscriber(found.id):
+        raise SubscriberNotFound(f"there is no subscriber {name!r} in {store.path}")
+    drop_lock(store, found.id)
+
+
+def handles(store: Store) -> list[Subscriber]:
+    """Every handle of this process on the store's subscribers that is in use."""
+    return [each for each in list(_subscribers) if each._store is store]
+
+
+def lock_files(store: Store, topic_id: str) -> list[str]:
+    """The lock files of a topic's subscribers, relative to the store."""
+    found = [row for row in store.catalog.subscribers() if row.topic_id == topic_id]
+    return [str(lock_path(store.path, row.id).relative_to(store.path)) for row in found]
+
+
+def drop_lock(store: Store, subscriber_id: str) -> None:
+    """Removes the lock file of a subscriber that is gone; ids are never used again, so nobody needs it."""
+    with contextlib.suppress(OSError):
+        files.unlink(lock_path(store.path, subscriber_id))
+
+
+class _ConsumerLock:
+    """The flock that says who polls; the kernel frees it when the process dies."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._fd = -1
+        with files.translated("lock", path):
+            files.make_dirs(path.parent)
+            fd = files.open_lock(path)
+            if not files.lock(fd, wait=False):
+                files.close(fd)
+                raise SubscriberBusy(
+                    f"another consumer polls subscriber {name!r}; one at a time can, pop is for many. It ends when that "
+                    f"consumer closes or dies"
+                )
+            self._fd = fd
+
+    def close(self) -> None:
+        """Closing, not unlocking: in a forked child the lock stays the parent's."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            files.close(fd)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            self.close()
+
+
+def lock_path(store: Path, subscriber_id: str) -> Path:
+    return store / "subscribers" / f"{subscriber_id}.lock"
+
+
+def resolve_places(topic: Topic, start: Any, on_data_loss: str) -> dict[int, Place]:
+    """Where a start is now, by partition, with the lineage; raises OffsetOutOfRange, and DataLoss for an expired offset."""
+    bounds = {each.partition: each for each in topic.offsets()}
+    places: dict[int, Place] = {}
+    for partition, offset in topic.resolve(start).items():
+        earliest = bounds[partition].start
+        if offset < earliest and on_data_loss != "skip":
+            raise topic.reader.lost(partition, offset, earliest, bounds[partition].end)
+        places[partition] = (max(offset, earliest), bounds[partition].lineage)
+    return places
+
+
+def check_on_data_loss(value: object) -> str:
+    if value not in ON_DATA_LOSS:
+        raise InvalidArgument(f"on_data_loss must be 'error' or 'skip', not {value!r}")
+    return str(value)
+
+
+def _at_least_one(count: object) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise InvalidArgument(f"max_records must be a whole number from 1, not {count!r}")
+    return count
+
+
+def _seconds(timeout: object) -> float | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or math.isnan(timeout) or timeout < 0:
+        raise InvalidArgument(f"timeout must be seconds from 0, or None to wait for ever, not {timeout!r}")
+    return None if math.isinf(timeout) else float(timeout)
+
+
+def _after_fork_in_child() -> None:
+    for subscriber in list(_subscribers):
+        subscriber._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

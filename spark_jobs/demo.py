@@ -242,6 +242,9 @@ def main() -> int:
     except Different as error:
         print(f"\nThe results differ.\n{error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("\nInterrupted.", file=sys.stderr)
+        return 130
     except (JobError, OSError, JjqError) as error:
         print(f"\nThe demo failed: {error}", file=sys.stderr)
         return 1

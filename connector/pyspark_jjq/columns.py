@@ -143,6 +143,7 @@ def _is_headers(kind: DataType) -> bool:
 
 def _fit(topic: Topic, schema: StructType, options: SinkOptions) -> pa.Schema:
     """The topic's schema, after checking that every column of the DataFrame fits one of its columns."""
+    assert topic.schema is not None
     fields = {field.name: field.type for field in topic.schema}
     given = to_arrow_schema(schema, timezone="UTC")
     for field in given:

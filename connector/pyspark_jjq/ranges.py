@@ -124,18 +124,43 @@ def bounds(options: SourceOptions, topics: Sequence[Topic]) -> list[tuple[Topic,
     return found
 
 
-def plan(topic: Topic, partition: int, start: Position, end: int, policy: LossPolicy) -> list[Slice]:
-    """The slices of `[start, end)`; under a lenient policy without what is gone."""
-    if end <= start.offset:
+def overtaken(topic: Topic, partition: int, at: Position) -> int | None:
+    """Where a later lineage begins that gave offsets before `at` again; None while `at` means what it did."""
+    found: int | None = topic.reader.check_lineage(partition, at.offset, at.lineage)
+    return found
+
+
+def plan(topic: Topic, partition: int, start: Position, end: Position, policy: LossPolicy) -> list[Slice]:
+    """The slices of `[start, end)`; under a lenient policy without what is gone.
+
+    What a power cut took is gone on both sides: behind the start begins what was given again, and before the end
+    stops what had been planned. So nothing is read twice, and the next micro-batch begins where the new records do.
+    """
+    first, last = start.offset, end.offset
+    if start.lineage < end.lineage and (again := overtaken(topic, partition, start)) is not None:
+        _given_again(topic, partition, start, again, policy)
+        first = again
+    if (again := overtaken(topic, partition, end)) is not None:
+        _given_again(topic, partition, end, again, policy)
+        last = again
+    if last <= first:
         return []
     try:
-        return list(topic.plan(partition, start.offset, end, lineage=start.lineage))
+        return list(topic.plan(partition, first, last))
     except DataLoss as loss:
         policy.lost(
             str(loss), topic=topic.name, partition=partition, asked=loss.asked, earliest=loss.earliest, lost=loss.lost
         )
-        # Offsets below the start were read before: going back to them would give rows twice.
-        onward = max(loss.earliest, start.offset)
-        if onward >= end:
-            return []
-        return list(topic.plan(partition, onward, end))
+        return list(topic.plan(partition, first, last, skip_lost=True))
+
+
+def _given_again(topic: Topic, partition: int, at: Position, again: int, policy: LossPolicy) -> None:
+    policy.lost(
+        f"partition {partition} of topic {topic.name!r} lost its end in a power cut: offsets from {again} on were given "
+        f"to other records, and this query has counted up to {at.offset}",
+        topic=topic.name,
+        partition=partition,
+        asked=at.offset,
+        earliest=again,
+        lost=at.offset - again,
+    )

@@ -85,7 +85,7 @@ class BatchReader(DataSourceReader):
         found: list[InputPartition] = []
         for topic, start, end in ranges.bounds(self.options, open_topics(self.options.path, self.options.topics)):
             for p, at in start.partitions.items():
-                found += partitions_of(ranges.plan(topic, p, at, end.partitions[p].offset, policy))
+                found += partitions_of(ranges.plan(topic, p, at, end.partitions[p], policy))
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -179,9 +179,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = reached[name] = {**earliest.partitions, **(known.partitions if known is not None else {})}
             for each in now:
                 key, at = (name, each.partition), begin[each.partition]
-                if at.offset > each.end:
-                    self._moved_back(name, each.partition, at, each.end)
-                    begin[each.partition] = at = Position(each.end, each.lineage)
+                again = ranges.overtaken(topic, each.partition, at) if at.lineage < each.lineage else None
+                if again is not None or at.offset > each.end:
+                    onward = each.end if again is None else again
+                    self._moved_back(name, each.partition, at, onward)
+                    begin[each.partition] = at = Position(onward, each.lineage)
                 last = self._capped(name, topic.id, each.partition, each.end)
                 waiting[key] = max(0, last - max(at.offset, each.start))
                 bases[key] = Position(max(at.offset, each.start), each.lineage)
@@ -212,14 +214,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             id=new,
         )
 
-    def _moved_back(self, name: str, partition: int, at: Position, end: int) -> None:
+    def _moved_back(self, name: str, partition: int, at: Position, onward: int) -> None:
         self.policy.lost(
-            f"this query has read partition {partition} of topic {name!r} up to offset {at.offset}, and it now ends "
-            f"at {end}: records were lost, in a power cut or because an older copy of the store was put in place",
+            f"this query has read partition {partition} of topic {name!r} up to offset {at.offset}, and its end was "
+            f"moved back to {onward}: records were lost, in a power cut or because an older copy of the store was put "
+            "in place",
             topic=name,
             partition=partition,
             asked=at.offset,
-            earliest=end,
+            earliest=onward,
+            lost=at.offset - onward,
         )
 
     def _topics(self) -> list[Topic]:
@@ -249,7 +253,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = first.partitions if first is not None and first.id == last.id else {}
             earliest = {each.partition: Position(each.start, each.lineage) for each in topic.offsets()}
             for p, at in sorted(last.partitions.items()):
-                found += partitions_of(ranges.plan(topic, p, begin.get(p, earliest[p]), at.offset, self.policy))
+                found += partitions_of(ranges.plan(topic, p, begin.get(p, earliest[p]), at, self.policy))
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

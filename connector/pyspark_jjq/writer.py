@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -31,6 +31,7 @@ log = logging.getLogger("jjq.spark")
 
 # What Spark's micro-batch execution sets for its tasks.
 QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
 
 
 @dataclass(frozen=True)
@@ -41,17 +42,32 @@ class Staged(WriterCommitMessage):
     query_id: str | None
 
 
-def stage(target: Destination, batches: Iterator[pa.RecordBatch]) -> Staged:
-    """Writes the rows of one task to files; after an error none of them is left."""
+def stage(target: Destination, batches: Iterator[pa.RecordBatch], streaming: bool) -> Staged:
+    """Writes the rows of one task to files; after an error none of them is left.
+
+    The files say which batch they are for, so that maintenance can tell those of a lost attempt from those to come.
+    """
     context = TaskContext.get()
     assert context is not None
+    # A batch write inside foreachBatch sees the query's properties too, and must not count as its micro-batch.
+    query_id = context.getLocalProperty(QUERY_ID) if streaming else None
+    batch = context.getLocalProperty(BATCH_ID) if streaming else target.options.batch_id
+    writer = writer_of(target.options, query_id)
+    owner = (writer, int(batch)) if writer is not None and batch is not None else None
     store = open_store(target.options.path)
-    with store.stage(default_partition=context.partitionId()) as staging:
+    with store.stage(default_partition=context.partitionId(), owner=owner) as staging:
         for batch in batches:
             if batch.num_rows:
                 target.write(store, staging, batch)
         files = tuple(staging.finish())
-    return Staged(files, context.getLocalProperty(QUERY_ID))
+    return Staged(files, query_id)
+
+
+def writer_of(options: SinkOptions, query_id: str | None) -> str | None:
+    """The name under which batches are counted: the one given, else one for the query, else none."""
+    if options.writer_id is not None or query_id is None:
+        return options.writer_id
+    return f"spark:{query_id}"
 
 
 def files_of(messages: Sequence[WriterCommitMessage | None]) -> list[StagedFile]:
@@ -87,19 +103,20 @@ class BatchWriter(DataSourceArrowWriter):
                 "give both, such as the batch id that foreachBatch passes, or neither"
             )
         self.options = options
-        self.writer_id = None if options.writer_id is None else check_name(options.writer_id, "writer")
+        if options.writer_id is not None:
+            check_name(options.writer_id, "writer")
         self.target = destination(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return stage(self.target, iterator)
+        return stage(self.target, iterator, streaming=False)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         store, files = open_store(self.options.path), files_of(messages)
-        if self.writer_id is None:
+        writer, batch = self.options.writer_id, self.options.batch_id
+        if writer is None:
             store.commit(files)
             return
-        done = patiently(lambda: store.commit(files, writer_id=self.writer_id, batch_id=self.options.batch_id))
-        _tell(done, self.writer_id, self.options.batch_id)
+        _tell(patiently(lambda: store.commit(files, writer_id=writer, batch_id=batch)), writer, batch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         discard(self.options, messages)
@@ -117,11 +134,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if options.batch_id is not None:
             raise InvalidArgument("batchId is for batch writes: in a stream Spark numbers the batches; remove it")
         self.options = options
-        self.writer_id = None if options.writer_id is None else check_name(options.writer_id, "writer")
+        if options.writer_id is not None:
+            check_name(options.writer_id, "writer")
         self.target = destination(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return stage(self.target, iterator)
+        return stage(self.target, iterator, streaming=True)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         # The committing process is not told the query, so the tasks say it; there is always at least one task.
@@ -132,7 +150,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 "write with foreachBatch, writerId and batchId instead"
             )
         store, files = open_store(self.options.path), files_of(messages)
-        writer = self.writer_id or f"spark:{query_id}"
+        writer = writer_of(self.options, query_id)
         done = patiently(lambda: store.commit(files, writer_id=writer, batch_id=batchId, query_id=query_id))
         _tell(done, writer, batchId)
 
@@ -140,6 +158,6 @@ class StreamWriter(DataSourceStreamArrowWriter):
         discard(self.options, messages)
 
 
-def _tell(done: Commit, writer: str, batch: Any) -> None:
+def _tell(done: Commit, writer: str | None, batch: int | None) -> None:
     if done.duplicate:
         log.warning("batch %s of writer %s was committed before; it was counted once", batch, writer)

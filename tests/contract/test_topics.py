@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
-import pandas
-import polars
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -246,8 +246,8 @@ def test_a_table_comes_back_as_it_was(store: jjq.Store, rows: int) -> None:
 
 def test_frames_of_every_make_are_taken(store: jjq.Store) -> None:
     topic = store.create_topic("t", schema=FLIGHTS)
-    topic.push_table(pandas.DataFrame({"carrier": ["pd"], "delay": [1]}, index=[7]))
-    topic.push_table(polars.DataFrame({"carrier": ["pl"], "delay": [2]}))
+    topic.push_table(pd.DataFrame({"carrier": ["pd"], "delay": [1]}, index=[7]))
+    topic.push_table(pl.DataFrame({"carrier": ["pl"], "delay": [2]}))
     topic.push_table(pa.record_batch({"carrier": ["rb"], "delay": [3]}))
     topic.push_table(pa.table({"carrier": pa.array(["d"]).dictionary_encode(), "delay": pa.array([4], pa.int64())}))
     topic.push_table(pa.table({"carrier": pa.array(["v"], pa.string_view()), "delay": pa.array([5], pa.uint8())}))
@@ -266,9 +266,9 @@ def test_duckdb_and_polars_read_the_reader(store: jjq.Store) -> None:
     topic = store.create_topic("t", schema=FLIGHTS)
     topic.push_table(pa.table({"carrier": ["AA", "UA", "AA"], "delay": pa.array([1, 2, 3], pa.int32())}))
     reader = topic.read()
-    found = duckdb.sql("SELECT carrier, SUM(delay) FROM reader GROUP BY carrier ORDER BY carrier").fetchall()
+    found = duckdb.from_arrow(reader).aggregate("carrier, sum(delay)").order("carrier").fetchall()
     assert found == [("AA", 4), ("UA", 2)]
-    frame = polars.DataFrame(topic.read(columns=["delay"]))
+    frame = pl.DataFrame(topic.read(columns=["delay"]))
     assert frame["delay"].to_list() == [1, 2, 3]
 
 

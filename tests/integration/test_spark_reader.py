@@ -416,7 +416,7 @@ def test_an_end_that_moved_back_is_loss(store: jjq.Store) -> None:
     strict, lenient = (stream(store, startingOffsets="earliest", failOnDataLoss=flag) for flag in ("true", "false"))
     beyond = through_json(strict.initialOffset())
     beyond["topics"]["t"]["0"] = [9, 0]
-    with pytest.raises(DataLoss, match="up to offset 9, and it now ends at 5"):
+    with pytest.raises(DataLoss, match="up to offset 9, and its end was moved back to 5"):
         strict.latestOffset(beyond, ALL)
     end = lenient.latestOffset(beyond, ALL)
     assert values(lenient, lenient.partitions(beyond, end)) == []

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -36,6 +37,8 @@ class Driver(Protocol):
     def row(self, name: str, /, **values: Any) -> tuple[Any, ...] | None: ...
     def snapshot(self) -> AbstractContextManager[Statements]: ...
     def write(self, *, durable: bool) -> AbstractContextManager[Statements]: ...
+    def problems(self) -> list[str]: ...
+    def backup(self, target: Path) -> None: ...
     def close(self) -> None: ...
 
 
@@ -99,6 +102,14 @@ class Catalog:
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
+
+    def problems(self) -> list[str]:
+        """What the database's own check finds wrong with itself; empty when it is sound."""
+        return self.driver.problems()
+
+    def backup(self, target: Path) -> None:
+        """Writes a copy of one state to a new file, also while others write."""
+        self.driver.backup(target)
 
     def meta(self, key: str) -> str | None:
         row = self.driver.row("meta", key=key)
@@ -362,6 +373,10 @@ class Catalog:
         with self.driver.write(durable=False) as tx:
             for path in paths:
                 tx.run("drop_garbage", path=path)
+
+    def ids_without_topic(self) -> list[str]:
+        """Ids that rows name and no topic has; none in a catalog that is whole."""
+        return [row[0] for row in self.driver.rows("ids_without_topic")]
 
     # --- subscribers -------------------------------------------------------------------------------------------------
 

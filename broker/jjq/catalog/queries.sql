@@ -206,3 +206,9 @@ DELETE FROM garbage WHERE path = :path
 -- name: first_segment_with
 SELECT uuid, kind, base, end_offset, length, crc, meta_crc, schema_version, min_ts, max_ts, prefix_max_ts, appended_at, level
 FROM segments WHERE topic_id = :topic_id AND partition = :partition AND max_ts >= :ts ORDER BY base LIMIT 1
+
+-- name: ids_without_topic
+SELECT topic_id FROM segments WHERE topic_id NOT IN (SELECT id FROM topics)
+UNION SELECT topic_id FROM partitions WHERE topic_id NOT IN (SELECT id FROM topics)
+UNION SELECT topic_id FROM lineages WHERE topic_id NOT IN (SELECT id FROM topics)
+UNION SELECT topic_id FROM subscribers WHERE topic_id NOT IN (SELECT id FROM topics)

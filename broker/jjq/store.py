@@ -11,7 +11,7 @@ import uuid
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -38,6 +38,9 @@ from jjq.schema import add_columns as with_columns
 from jjq.schema import check_schema
 from jjq.subscriber import Subscriber
 from jjq.topic import Facts, Topic
+
+if TYPE_CHECKING:
+    from jjq.verify import Progress, VerifyReport
 
 FORMAT = 1
 GRACE_US = 600_000_000  # how long a file outlives its row, so that readers need not plan again
@@ -410,6 +413,15 @@ class Store:
         """Forgets what a writer has committed, so that its batch ids begin anew; False when it is not known."""
         self.check_open(write=True)
         return self.catalog.drop_writer(check_name(writer_id, "writer"))
+
+    # --- care --------------------------------------------------------------------------------------------------------
+
+    def verify(self, progress: Progress | None = None, *, sample: float | None = None) -> VerifyReport:
+        """Checks every file against the catalog; what is wrong is in the report. See `jjq.verify`."""
+        from jjq.verify import verify
+
+        self.check_open()
+        return verify(self, progress, sample=sample)
 
     # --- for the parts of a store ------------------------------------------------------------------------------------
 

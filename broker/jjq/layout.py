@@ -1,0 +1,183 @@
+"""Which files a store has, by name, and what the small ones beside the data say.
+
+`<uuid>.json` beside a sealed file is one of three: the note of a *staged* file that no commit has taken yet, the note of
+a file that compaction is *writing*, or the *sidecar* of a compacted file. `links/<transaction>.json` is the manifest of
+a commit. From these and `topic.json` repair makes the catalog again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jjq import files
+from jjq.model import Segment
+
+SUFFIXES = (".arrows", ".index", ".arrow", ".json")
+# Made by `files.write_small` and gone after it, unless the process died in between.
+UNFINISHED = ".new"
+TOPIC_FILE = "topic.json"
+CATALOG_FILES = ("catalog.db", "catalog.db-wal", "catalog.db-shm")
+BACKUP = "catalog.backup.db"
+REBUILT = "catalog.rebuilt.db"
+MAINTENANCE_LOCK = "maintenance.lock"
+
+_ID = re.compile(r"[0-9a-f]{32}")
+_SEGMENT = re.compile(r"([0-9a-f]{32})(\.arrows|\.index|\.arrow|\.json)")
+_SEGMENT_FIELDS = tuple(field.name for field in fields(Segment))
+
+
+class SegmentFile(NamedTuple):
+    """A file of a partition's directory that belongs to a segment."""
+
+    uuid: str
+    suffix: str
+
+
+def is_id(name: str) -> bool:
+    """Whether a name is that of a topic's directory, or of a segment or transaction without its suffix."""
+    return _ID.fullmatch(name) is not None
+
+
+def segment_file(name: str) -> SegmentFile | None:
+    """The segment a file of a partition's directory belongs to by its name, None for any other file."""
+    match = _SEGMENT.fullmatch(name.removesuffix(UNFINISHED))
+    return SegmentFile(match.group(1), match.group(2)) if match else None
+
+
+def is_topic_path(path: str) -> bool:
+    """Whether a path relative to the store is a topic's directory."""
+    head, _, name = path.partition("/")
+    return head == "topics" and is_id(name)
+
+
+def is_segment_path(path: str) -> bool:
+    """Whether a path relative to the store is a file of a segment."""
+    parts = path.split("/")
+    return (
+        len(parts) == 4
+        and parts[0] == "topics"
+        and is_id(parts[1])
+        and parts[2].isdecimal()
+        and segment_file(parts[3]) is not None
+    )
+
+
+def topic_directories(store: Path) -> list[Path]:
+    """The directories of topics, known to the catalog or not."""
+    return [path for path in _listed(store / "topics") if is_id(path.name) and path.is_dir()]
+
+
+def partition_directories(topic: Path) -> list[Path]:
+    return [path for path in _listed(topic) if path.name.isdecimal() and path.is_dir()]
+
+
+def _listed(directory: Path) -> list[Path]:
+    return sorted(directory.iterdir()) if directory.is_dir() else []
+
+
+def walk(store: Path) -> Iterator[Path]:
+    """Every file below a store but those in `quarantine/`, directory by directory, in order of names."""
+    for path in _listed(store):
+        if path.is_dir() and not path.is_symlink():
+            if path.name != "quarantine":
+                yield from _walk_below(path)
+        else:
+            yield path
+
+
+def _walk_below(directory: Path) -> Iterator[Path]:
+    for path in _listed(directory):
+        if path.is_dir() and not path.is_symlink():
+            yield from _walk_below(path)
+        else:
+            yield path
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """What a small file says; None when it is not there or does not hold what was written."""
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return body if isinstance(body, dict) else None
+
+
+# --- notes and sidecars ----------------------------------------------------------------------------------------------
+
+
+class Sidecar(NamedTuple):
+    """What compaction says of a file it made: the row, the rows of all files made with it, and what they replace."""
+
+    segment: Segment
+    outputs: list[Segment]
+    replaces: list[str]
+
+
+def is_staged(note: dict[str, Any] | None) -> bool:
+    return note is not None and "staged" in note
+
+
+def is_unfinished(note: dict[str, Any] | None) -> bool:
+    """Whether a note says that compaction or repair was still writing the file beside it."""
+    return note is not None and "writing" in note
+
+
+def write_note(path: Path, topic_id: str, partition: int) -> None:
+    """Marks a file that is about to be written, so that it is known for what it is when its writer dies. Not synced:
+    without the note the file is merely unknown, which repair quarantines."""
+    body = {"writing": path.stem, "topic": topic_id, "partition": partition}
+    fd = files.create(path)
+    try:
+        files.pwrite(fd, [json.dumps(body).encode()], 0)
+    finally:
+        files.close(fd)
+
+
+def write_sidecar(
+    path: Path, topic_id: str, partition: int, segment: Segment, outputs: Sequence[Segment], replaces: Sequence[str]
+) -> None:
+    """Replaces the note of a finished file by its sidecar, durably."""
+    body = {
+        "sealed": segment.uuid,
+        "topic": topic_id,
+        "partition": partition,
+        "segment": segment_to_json(segment),
+        "outputs": [segment_to_json(each) for each in outputs],
+        "replaces": list(replaces),
+    }
+    files.write_small(path, json.dumps(body, sort_keys=True).encode())
+
+
+def read_sidecar(note: dict[str, Any] | None) -> Sidecar | None:
+    """The sidecar in a `<uuid>.json`, None for a note of another kind."""
+    if note is None or "sealed" not in note:
+        return None
+    try:
+        return Sidecar(
+            segment_from_json(note["segment"]),
+            [segment_from_json(each) for each in note["outputs"]],
+            [str(each) for each in note["replaces"]],
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def segment_to_json(segment: Segment) -> dict[str, Any]:
+    """A segment as its row in the catalog has it."""
+    values = {name: getattr(segment, name) for name in _SEGMENT_FIELDS}
+    values["end_offset"] = values.pop("end")
+    return values
+
+
+def segment_from_json(values: dict[str, Any]) -> Segment:
+    """Raises KeyError, TypeError or ValueError for what is no segment. Names of later versions are left out."""
+    known = {name: values["end_offset" if name == "end" else name] for name in _SEGMENT_FIELDS}
+    segment = Segment(**known)
+    if not is_id(segment.uuid) or not 0 <= segment.base < segment.end:
+        raise ValueError(f"no segment: {segment}")
+    return segment

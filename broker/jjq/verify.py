@@ -1,0 +1,484 @@
+"""Whether a store is whole: the catalog, every file against its row, and that no offset is missing or there twice.
+
+Works on a store that cannot be written, and while others write: what vanishes meanwhile (compacted, expired) is looked
+up again. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jjq import layout
+from jjq.catalog.base import PartitionRow, TopicRow
+from jjq.errors import DamagedSegment, StoreError, StoreFormat, TopicDeleted
+from jjq.log.check import check_rolled, check_sealed, check_stream, holds_nothing
+from jjq.log.format import CLOSE
+from jjq.log.partition import survey
+from jjq.log.reader import LOST
+from jjq.log.stream import StreamReader, stream_paths
+from jjq.model import Segment
+from jjq.store import Store
+from jjq.topic import Facts
+
+Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, what is being looked at
+_ROUNDS = 20  # how often what vanished is looked up again before a busy partition is left for another time
+_EVER = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is not as it should be, where, and what to do. Offsets are `[start, end)`.
+
+    `code`: `catalog`, `missing` or `damaged` (a file), `row` (the catalog contradicts itself), `gap`, `overlap`,
+    `cursor`, `topic_file`.
+    """
+
+    code: str
+    message: str
+    advice: str
+    topic: str | None = None
+    partition: int | None = None
+    path: str | None = None
+    start: int | None = None
+    end: int | None = None
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """What `verify` saw. `problems` is empty for a store that is whole; `notes` are facts that need nothing done.
+
+    `unknown` are files that nobody names (paths relative to the store): no harm, and never deleted by jjq.
+    """
+
+    path: str
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    topics: int = 0
+    partitions: int = 0
+    segments: int = 0
+    records: int = 0
+    lost: int = 0
+    bytes: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"ok": self.ok, **asdict(self)}
+
+    def __str__(self) -> str:
+        state = "whole" if self.ok else f"{len(self.problems)} problems"
+        counts = f"{self.topics} topics, {self.segments} segments, {self.records} records, {self.bytes} bytes"
+        lines = [f"{self.path}: {state}; {counts}"]
+        lines += [f"{each.code}: {each.message}. {each.advice}" for each in self.problems]
+        lines += [f"note: {each}" for each in self.notes]
+        lines += [f"unknown file: {each}" for each in self.unknown]
+        return "\n".join(lines)
+
+
+def verify(
+    store: Store | str | os.PathLike[str], progress: Progress | None = None, *, sample: float | None = None
+) -> VerifyReport:
+    """Checks a whole store; what is wrong is in the report, not raised.
+
+    `sample` (0 to 1) reads only that share of the closed files; rows are compared all the same. A path is opened for
+    reading. Raises StoreNotFound, and StoreFormat for a directory that is no store.
+    """
+    if isinstance(store, Store):
+        return Verifier(store, progress, sample).run()
+    with Store(Path(store), create=False, read_only=True) as opened:
+        return Verifier(opened, progress, sample).run()
+
+
+class Verifier:
+    """One pass over a store."""
+
+    def __init__(self, store: Store, progress: Progress | None, sample: float | None) -> None:
+        self._store = store
+        self._catalog = store.catalog
+        self._progress = progress or (lambda done, total, what: None)
+        self._sample = sample
+        self._random = random.SystemRandom()
+        self._done = self._total = 0
+        self._what = ""
+        self._ends: dict[tuple[str, int], PartitionEnd] = {}
+        self.report = VerifyReport(str(store.path))
+
+    def run(self) -> VerifyReport:
+        try:
+            if not self._sound_catalog():
+                return self.report
+            cursors = self._cursors()
+            topics = self._catalog.topics()
+            self._total = sum(
+                size for topic in topics for _, size, _ in self._catalog.segment_counts(topic.id).values()
+            )
+            for topic in topics:
+                with contextlib.suppress(TopicDeleted):
+                    self._topic(topic)
+            self._check_cursors(cursors)
+            self._garbage()
+            self._unknown()
+        except (StoreFormat, StoreError) as error:
+            self._problem("catalog", error.message, "Run `jjq repair`", path=str(self._store.path / "catalog.db"))
+        self._tick(self._total - self._done)
+        return self.report
+
+    # --- the catalog -------------------------------------------------------------------------------------------------
+
+    def _sound_catalog(self) -> bool:
+        path = self._store.path / "catalog.db"
+        if not path.exists() or not path.stat().st_size:
+            if layout.topic_directories(self._store.path):
+                self._problem(
+                    "catalog", f"{path} is missing", "Run `jjq repair`, which builds it again", path=str(path)
+                )
+            return False
+        for found in self._catalog.problems():
+            self._problem("catalog", f"{path}: {found}", "Run `jjq repair`, which builds it again", path=str(path))
+        for topic_id in self._catalog.ids_without_topic():
+            self._problem(
+                "row",
+                f"the catalog has rows of a topic {topic_id} it does not know",
+                "Run `jjq repair`",
+                path=str(path),
+            )
+        return self.report.ok
+
+    # --- topics ------------------------------------------------------------------------------------------------------
+
+    def _topic(self, topic: TopicRow) -> None:
+        self._what = topic.name
+        self.report.topics += 1
+        facts = Facts(self._store, topic.id)
+        rows = self._catalog.partitions(topic.id)
+        if [row.partition for row in rows] != list(range(topic.partitions)):
+            self._problem(
+                "row", f"topic {topic.name!r} lacks partitions in the catalog", "Run `jjq repair`", topic.name
+            )
+        self._topic_file(topic)
+        for row in rows:
+            self._partition(topic, facts, row.partition)
+
+    def _topic_file(self, topic: TopicRow) -> None:
+        path = self._store.path / "topics" / topic.id / layout.TOPIC_FILE
+        body = layout.read_json(path)
+        if body is None or body.get("id") != topic.id:
+            self._problem(
+                "topic_file", f"{path} is missing or cannot be read", "Run `jjq maintain`, which writes it again",
+                topic.name, path=str(path),
+            )  # fmt: skip
+        elif (
+            body.get("name") != topic.name
+            or body.get("deleted")
+            or body.get("schema_version") != topic.schema_version
+            or body.get("config") != topic.config
+        ):
+            self.report.notes.append(f"{path} is older than the catalog; `jjq maintain` brings it up to date")
+
+    def _partition(self, topic: TopicRow, facts: Facts, partition: int) -> None:
+        self.report.partitions += 1
+        todo = [(0, _EVER)]
+        for number in range(_ROUNDS):
+            row, segments = self._catalog.segments(topic.id, partition, 0, _EVER)
+            if number == 0:
+                self._chain(topic, row, segments)
+            again: list[tuple[int, int]] = []
+            for segment in segments:
+                wanted = any(segment.base < end and start < segment.end for start, end in todo)
+                if wanted and not self._segment(topic, facts, partition, segment):
+                    again.append((segment.base, segment.end))
+            if todo[-1][1] == _EVER and not self._active(topic, facts, row):
+                again.append((row.end_offset, _EVER))
+            if not again:
+                return
+            todo = again
+        self.report.notes.append(
+            f"partition {partition} of topic {topic.name!r} changed too fast to be looked at whole; run it again"
+        )
+
+    def _chain(self, topic: TopicRow, row: PartitionRow, segments: Sequence[Segment]) -> None:
+        """That the rows follow each other from the partition's start to its end."""
+        at, prefix, appended = row.start_offset, None, None
+        for segment in segments:
+            if segment.base != at:
+                low, high = sorted((at, segment.base))
+                self._problem(
+                    "gap" if segment.base > at else "overlap",
+                    f"offsets {low} to {high - 1} of partition {row.partition} of topic {topic.name!r} are "
+                    f"{'in no segment' if segment.base > at else 'there twice'}",
+                    "Run `jjq repair`", topic.name, row.partition, start=low, end=high,
+                )  # fmt: skip
+            wrong = self._row_is_wrong(segment, prefix, appended)
+            if wrong:
+                self._problem(
+                    "row", f"the row of segment {segment.uuid} has {wrong}", "Run `jjq repair`", topic.name, row.partition,
+                    start=segment.base, end=segment.end,
+                )  # fmt: skip
+            at, prefix, appended = segment.end, segment.prefix_max_ts, segment.appended_at
+        if at != row.end_offset:
+            low, high = sorted((at, row.end_offset))
+            self._problem(
+                "gap", f"the segments of partition {row.partition} of topic {topic.name!r} end at {at}, not at "
+                f"{row.end_offset}", "Run `jjq repair`", topic.name, row.partition, start=low, end=high,
+            )  # fmt: skip
+        if segments and row.prefix_max_ts != prefix:
+            self._problem(
+                "row", f"partition {row.partition} of topic {topic.name!r} has a wrong highest timestamp",
+                "Run `jjq repair`", topic.name, row.partition,
+            )  # fmt: skip
+        self._lineages(topic, row)
+
+    @staticmethod
+    def _row_is_wrong(segment: Segment, prefix: int | None, appended: int | None) -> str | None:
+        if segment.base >= segment.end or segment.kind not in ("arrow", "arrows", LOST):
+            return f"offsets {segment.base} to {segment.end} and kind {segment.kind!r}"
+        if (
+            segment.prefix_max_ts != max(prefix, segment.max_ts)
+            if prefix is not None
+            else segment.prefix_max_ts < segment.max_ts
+        ):
+            return "a wrong highest timestamp so far"
+        if appended is not None and segment.appended_at < appended:
+            return "an earlier time of appending than the one before"
+        return None
+
+    def _lineages(self, topic: TopicRow, row: PartitionRow) -> None:
+        numbers = [number for number, _ in self._catalog.lineages(topic.id, row.partition, -1)]
+        if max(numbers, default=0) != row.lineage:
+            self._problem(
+                "row", f"partition {row.partition} of topic {topic.name!r} is in lineage {row.lineage}, which has no "
+                f"beginning", "Run `jjq repair`", topic.name, row.partition,
+            )  # fmt: skip
+
+    # --- files -------------------------------------------------------------------------------------------------------
+
+    def _segment(self, topic: TopicRow, facts: Facts, partition: int, segment: Segment) -> bool:
+        """False when the segment is no longer there, so that what replaced it has to be looked at."""
+        directory = self._store.partition_dir(topic.id, partition)
+        if segment.kind == LOST:
+            self.report.lost += segment.rows
+            self._count(segment)
+            return True
+        before = self._done
+        try:
+            if self._sample is None or self._random.random() < self._sample:
+                self.check(directory, topic.id, partition, segment, facts)
+            else:
+                (directory / f"{segment.uuid}.{segment.kind}").stat()
+                self._tick(segment.length)
+        except (DamagedSegment, OSError) as error:
+            if self._catalog.segment(segment.uuid) is None:
+                self._done = before
+                return False
+            self._bad_file(topic, partition, directory / f"{segment.uuid}.{segment.kind}", segment, error)
+        self._count(segment)
+        return True
+
+    def check(self, directory: Path, topic_id: str, partition: int, segment: Segment, facts: Facts) -> None:
+        """Raises DamagedSegment or OSError when a closed segment's files are not what its row says."""
+        schema = facts.physical(segment.schema_version)
+        if segment.kind == "arrow":
+            check_sealed(directory, segment, schema, self._tick)
+        else:
+            template = facts.template(segment.schema_version)
+            check_rolled(directory, segment, schema, bytes.fromhex(topic_id), partition, template, self._tick)
+
+    def _count(self, segment: Segment) -> None:
+        self.report.segments += 1
+        self.report.records += 0 if segment.kind == LOST else segment.rows
+        self.report.bytes += segment.length
+
+    def _bad_file(
+        self, topic: TopicRow, partition: int, path: Path, segment: Segment, error: DamagedSegment | OSError
+    ) -> None:
+        start, end = segment.base, segment.end
+        if isinstance(error, DamagedSegment):
+            found = error.details.get("lost")
+            start, end = found if found is not None and found[1] > found[0] else (start, end)
+            self._problem(
+                "damaged", error.message, "Run `jjq repair`", topic.name, partition, error.path, start, end
+            )  # fmt: skip
+        elif isinstance(error, FileNotFoundError):
+            self._problem(
+                "missing", f"{error.filename or path} is missing: offsets {start} to {end - 1}", "Put it back from a copy, or "
+                "run `jjq repair`", topic.name, partition, str(error.filename or path), start, end,
+            )  # fmt: skip
+        else:
+            self._problem(
+                "damaged", f"{path} cannot be read: {error.strerror or error}", "Check the disk, then run `jjq repair`",
+                topic.name, partition, str(path), start, end,
+            )  # fmt: skip
+
+    def _active(self, topic: TopicRow, facts: Facts, row: PartitionRow) -> bool:
+        """Checks the file being appended to; False when another one took its place meanwhile."""
+        end = PartitionEnd(row.end_offset, row.lineage)
+        if row.active is not None:
+            directory = self._store.partition_dir(topic.id, row.partition)
+            segment = Segment(
+                row.active, "arrows", row.end_offset, row.end_offset, 0, 0, 0, row.active_schema, 0, 0, 0, 0
+            )
+            try:
+                end = self._check_active(directory, topic, facts, row)
+            except (DamagedSegment, OSError) as error:
+                now = self._catalog.partition(topic.id, row.partition)
+                if (now.active, now.boot_id) != (row.active, row.boot_id):
+                    return False
+                self._bad_file(topic, row.partition, stream_paths(directory, row.active)[0], segment, error)
+            self.report.segments += 1
+            self.report.records += end.offset - row.end_offset
+        self._ends[topic.id, row.partition] = end
+        for number, start in self._catalog.lineages(topic.id, row.partition, -1):
+            if start > end.offset and number <= row.lineage:
+                self._problem(
+                    "row", f"lineage {number} of partition {row.partition} of topic {topic.name!r} begins behind its end",
+                    "Run `jjq repair`", topic.name, row.partition, start=start,
+                )  # fmt: skip
+        return True
+
+    def _check_active(self, directory: Path, topic: TopicRow, facts: Facts, row: PartitionRow) -> PartitionEnd:
+        assert row.active is not None
+        schema, topic_bytes = facts.physical(row.active_schema), bytes.fromhex(topic.id)
+        path, _ = stream_paths(directory, row.active)
+        entries = None
+        if row.boot_id != self._store.boot_id:
+            # The index may lag behind after a reboot; who comes first to write sets that right.
+            found = survey(directory, row, schema, topic_bytes, row.partition)
+            entries = None if found.clean else found.entries
+            if entries is not None:
+                self.report.notes.append(
+                    f"{path} was not closed before the machine went down; it recovers at first use"
+                )
+        with StreamReader(directory, row.active, schema, facts.template(row.active_schema), entries) as reader:
+            count = reader.count()
+            if not count:
+                raise reader_is_empty(reader)
+            checked = check_stream(reader, count, row.end_offset, schema, topic_bytes, row.partition, self._tick)
+            if entries is None and checked.head.max_ts != row.prefix_max_ts:
+                raise reader_disagrees(reader)
+            last = reader.entries(count - 1, count)[0]
+        self.report.bytes += checked.position
+        if last.kind != CLOSE and path.stat().st_size > checked.position:
+            self.report.notes.append(f"{path} has bytes behind its end: a write is under way, or its writer died")
+        return PartitionEnd(checked.end, row.lineage)
+
+    # --- cursors, garbage, unknown files -----------------------------------------------------------------------------
+
+    def _cursors(self) -> list[tuple[str, str, int, int, int]]:
+        """(subscriber, topic id, partition, offset, lineage), read before the ends, which only grow."""
+        return [
+            (each.name, each.topic_id, partition, offset, lineage)
+            for each in self._catalog.subscribers()
+            for partition, (offset, lineage) in self._catalog.cursors(each.id).items()
+        ]
+
+    def _check_cursors(self, cursors: Sequence[tuple[str, str, int, int, int]]) -> None:
+        for name, topic_id, partition, offset, lineage in cursors:
+            end = self._ends.get((topic_id, partition))
+            # One of an older lineage is told so when it is used.
+            if end is not None and offset > end.offset and lineage >= end.lineage:
+                self._problem(
+                    "cursor", f"subscriber {name!r} stands at offset {offset} of partition {partition}, which ends at "
+                    f"{end.offset}", "Seek it, or run `jjq repair`", partition=partition, start=end.offset, end=offset,
+                )  # fmt: skip
+
+    def _garbage(self) -> None:
+        for path in self._catalog.garbage():
+            file = layout.segment_file(path.rpartition("/")[2]) if layout.is_segment_path(path) else None
+            if file is not None and self._catalog.segment(file.uuid) is not None:
+                self._problem(
+                    "row", f"{path} is in use and marked for removal", "Run `jjq repair`", path=path
+                )  # fmt: skip
+
+    def _unknown(self) -> None:
+        known = Known(self._store)
+        for path in layout.walk(self._store.path):
+            if not known(path) and path.exists():
+                self.report.unknown.append(str(path.relative_to(self._store.path)))
+
+    # --- saying so ---------------------------------------------------------------------------------------------------
+
+    def _problem(
+        self, code: str, message: str, advice: str, topic: str | None = None, partition: int | None = None,
+        path: str | None = None, start: int | None = None, end: int | None = None,
+    ) -> None:  # fmt: skip
+        self.report.problems.append(Problem(code, message, advice, topic, partition, path, start, end))
+
+    def _tick(self, size: int) -> None:
+        self._done += size
+        self._progress(min(self._done, self._total), self._total, self._what)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEnd:
+    offset: int
+    lineage: int
+
+
+def reader_is_empty(reader: StreamReader) -> DamagedSegment:
+    return DamagedSegment(
+        f"{reader.index_path}: the index is empty", path=str(reader.index_path), position=0, lost=None
+    )
+
+
+def reader_disagrees(reader: StreamReader) -> DamagedSegment:
+    return DamagedSegment(
+        f"{reader.index_path}: its beginning is not where the catalog ends", path=str(reader.index_path), position=0,
+        lost=None,
+    )  # fmt: skip
+
+
+class Known:
+    """Tells the files that belong to a store, now, from others. The catalog is asked about each file anew, so a file
+    that was made or named a moment ago is known."""
+
+    _ROOT = (
+        "jjq.json", "store.lock", "catalog.lock", layout.MAINTENANCE_LOCK, layout.BACKUP, *layout.CATALOG_FILES,
+    )  # fmt: skip
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._garbage: set[str] = set()
+
+    def __call__(self, path: Path) -> bool:
+        parts = path.relative_to(self._store.path).parts
+        name = parts[-1]
+        if len(parts) == 1:
+            return name.removesuffix(layout.UNFINISHED) in self._ROOT
+        if parts[0] == "links" and len(parts) == 2:
+            return layout.is_id(name.removesuffix(".json"))
+        if parts[0] != "topics" or not layout.is_id(parts[1]):
+            return False
+        if len(parts) == 3:
+            return name.removesuffix(layout.UNFINISHED) == layout.TOPIC_FILE
+        if len(parts) != 4 or not parts[2].isdecimal():
+            return False
+        return name == "lock" or self._of_segment(path, parts[1], int(parts[2]))
+
+    def _of_segment(self, path: Path, topic_id: str, partition: int) -> bool:
+        file = layout.segment_file(path.name)
+        if file is None:
+            return False
+        catalog = self._store.catalog
+        for fresh in (False, True):
+            if catalog.segment(file.uuid) is not None:
+                return True
+            with contextlib.suppress(TopicDeleted):
+                if catalog.partition(topic_id, partition).active == file.uuid:
+                    return True
+            if fresh or not self._garbage:
+                self._garbage = set(catalog.garbage())
+            if str(path.relative_to(self._store.path)) in self._garbage or f"topics/{topic_id}" in self._garbage:
+                return True
+        note = layout.read_json(path.with_name(f"{file.uuid}.json"))
+        if layout.is_staged(note) or layout.is_unfinished(note) or layout.read_sidecar(note) is not None:
+            return True
+        return file.suffix in (".arrows", ".index") and holds_nothing(path.parent, file.uuid)

@@ -127,6 +127,9 @@ class Subscriber:
                 offset, lineage = feed.place(partition)
                 if self._store.catalog.move_cursor(self.id, partition, offset, offset + 1, lineage):
                     self._pinned = None
+                    # What is popped here is not to be polled here again.
+                    if self._polling is not None and self._polling.place(partition)[0] <= offset:
+                        self._polling.move(partition, (offset + 1, lineage))
                     return feed.take(partition)
                 # Somebody else has taken it, moved the cursor, or the partition has another lineage.
                 if not self._follow_cursor(feed):

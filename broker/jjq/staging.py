@@ -262,10 +262,7 @@ def commit(
         raise InvalidArgument("writer_id and batch_id go together: they say once which batch of which writer this is")
     writer: tuple[str, int, str | None] | None = None
     if writer_id is not None and batch_id is not None:
-        check_name(writer_id, "writer")
-        if isinstance(batch_id, bool) or not isinstance(batch_id, int) or batch_id < 0:
-            raise InvalidArgument(f"batch_id must be a whole number from 0, not {batch_id!r}")
-        writer = (writer_id, batch_id, query_id)
+        writer = (check_name(writer_id, "writer"), _check_batch_id(batch_id), query_id)
         known = store.catalog.find_batch(writer_id, batch_id, query_id)
         if known is not None:
             store.discard(staged)
@@ -304,6 +301,7 @@ def commit(
         known = store.catalog.link(rows, segments, writer=writer, positions=positions, now=now)
         for log in logs.values():
             log.forget_active()
+            log.ring_locked()
     if known is not None:
         store.discard(staged)
         return Commit(known, duplicate=True)
@@ -312,6 +310,12 @@ def commit(
         with contextlib.suppress(OSError):
             files.unlink(store.partition_dir(file.topic_id, file.partition) / f"{file.uuid}.json")
     return Commit(positions, transaction=transaction)
+
+
+def _check_batch_id(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidArgument(f"batch_id must be a whole number from 0, not {value!r}")
+    return value
 
 
 def _check_staged(store: Store, file: StagedFile) -> None:

@@ -267,6 +267,7 @@ class Store:
             self._write_topic_json(topic._row, deleted=True)
             for log in logs:
                 log.forget_active()
+                log.ring_locked()
 
     def empty_topic(self, topic: Topic) -> None:
         """See `Topic.empty`."""
@@ -301,6 +302,7 @@ class Store:
             self.catalog.link(rows, segments, writer=None, positions={}, now=now_us())
         for log in logs:
             log.forget_active()
+            log.ring_locked()
 
     def _write_topic_json(self, row: TopicRow, deleted: bool = False) -> None:
         """The catalog's row again, beside the data, for the day the catalog is lost."""

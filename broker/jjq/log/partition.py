@@ -374,6 +374,7 @@ class PartitionLog:
         if row.active is None:
             active = self._create_locked(row.end_offset, row.prefix_max_ts, settings, now)
             self._name_active_locked(row, active, None, settings)
+            self.ring_locked()
         else:
             active = self._open_active(row)
         self._active, self._settings = active, settings
@@ -430,6 +431,7 @@ class PartitionLog:
         self._name_active_locked(row, active, closed, settings)
         self.forget_active()
         self._active, self._settings = active, settings
+        self.ring_locked()
 
     def close_active_locked(self, reason: str) -> tuple[Any, Segment | None]:
         """Ends the active file for a change of the catalog by the caller, in whose transaction the row belongs.
@@ -494,6 +496,12 @@ class PartitionLog:
             before = row.active
             self._ready_locked(now)
             return bool(self._catalog.partition(self.topic_id, self.partition).active != before)
+
+    def ring_locked(self) -> None:
+        """Wakes who waits for this partition after a change that is no append: those are seen by themselves."""
+        if self._lock_fd >= 0:
+            with contextlib.suppress(OSError):  # only a wake-up: who waits looks again by itself a little later
+                files.pwrite(self._lock_fd, b"\0", 0)
 
     def forget_active(self) -> None:
         if self._active is not None:

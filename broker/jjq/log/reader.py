@@ -100,6 +100,17 @@ class LogReader:
             entries = survey(directory, row, schema, bytes.fromhex(self.topic_id), partition).entries
         return StreamReader(directory, uuid, schema, self._facts.template(version), entries)
 
+    def watched(self, partition: int) -> list[Path] | None:
+        """The files whose being written means that the partition may have more; None where that cannot be seen."""
+        if self._recover is None:
+            return None  # a read-only store may be written by another machine
+        row = self._catalog.partition(self.topic_id, partition)
+        directory = self._partition_dir(partition)
+        lock = directory / "lock"
+        if not lock.exists():
+            lock.touch()
+        return [lock] if row.active is None else [lock, directory / f"{row.active}.index"]
+
     def check_lineage(self, partition: int, offset: int, lineage: int) -> int | None:
         """Where the lineage that overtook this offset begins, None while the offset still means what it did."""
         row = self._catalog.partition(self.topic_id, partition)

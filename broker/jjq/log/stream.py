@@ -78,19 +78,18 @@ class StreamReader:
         """Entries `[first, last)`, verified."""
         if self._given is not None:
             return self._given[first:last]
+        size = (last - first) * ENTRY_SIZE
+        data = b""
         for _ in range(_REREADS):
             # A sync rewrites the flags of the last entry, which a reader may catch half done.
-            data = files.pread(self._index_fd, (last - first) * ENTRY_SIZE, first * ENTRY_SIZE)
-            if len(data) == (last - first) * ENTRY_SIZE and fmt.entries_hold(data):
-                break
-        else:
-            good = fmt.valid_prefix(data)
-            raise DamagedSegment(
-                f"{self.index_path}: the index is damaged at byte {(first + len(good)) * ENTRY_SIZE}; "
-                f"run `jjq repair`, which rebuilds it from the data",
-                path=str(self.index_path), position=(first + len(good)) * ENTRY_SIZE, lost=None,
-            )  # fmt: skip
-        return fmt.unpack_entries(data)
+            data = files.pread(self._index_fd, size, first * ENTRY_SIZE)
+            if len(data) == size and fmt.entries_hold(data):
+                return fmt.unpack_entries(data)
+        position = (first + len(fmt.valid_prefix(data))) * ENTRY_SIZE
+        raise DamagedSegment(
+            f"{self.index_path}: the index is damaged at byte {position}; run `jjq repair`, which rebuilds it from the data",
+            path=str(self.index_path), position=position, lost=None,
+        )  # fmt: skip
 
     def last(self) -> Entry:
         count = self.count()

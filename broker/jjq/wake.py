@@ -1,0 +1,188 @@
+"""Waking whoever waits for records, in this process and in others, within a fraction of a millisecond.
+
+The kernel tells (inotify): an append is a write to the index of the active file, and whoever changes what a partition
+consists of rings its `lock` file. Writers do nothing for readers that are not there, and need not know of any. Where
+the kernel does not tell (no inotify, no watches left, a store that others write from elsewhere) waiting falls back to
+looking again after growing pauses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+Found = TypeVar("Found")
+
+_MODIFY = 0x00000002
+_IGNORED = 0x00008000
+_OVERFLOW = 0x00004000
+_EVENT = struct.Struct("iIII")
+_READ_BYTES = 64 << 10
+
+# Even where the kernel tells, one look a second: a lost event then costs a second and not for ever.
+_SAFETY_S = 1.0
+_FIRST_PAUSE_S = 0.0005
+_LONGEST_PAUSE_S = 0.02
+_GROWTH = 1.3
+_SHARE = 20  # a look may cost at most a twentieth of the pause after it
+
+
+class _Watcher:
+    """One inotify descriptor and one thread for all that wait in this process."""
+
+    def __init__(self) -> None:
+        import ctypes
+
+        self._libc: Any = ctypes.CDLL(None, use_errno=True)
+        self._mutex = threading.Lock()
+        self._listeners: dict[int, weakref.WeakSet[Listener]] = {}
+        self._fd = self._libc.inotify_init1(os.O_CLOEXEC)
+        if self._fd < 0:
+            raise OSError("no inotify instance to be had")
+        threading.Thread(target=self._run, name="jjq-wake", daemon=True).start()
+
+    def add(self, path: Path, listener: Listener) -> int:
+        """The number of the watch, -1 when the kernel has none left or the file is gone."""
+        with self._mutex:
+            number = int(self._libc.inotify_add_watch(self._fd, os.fsencode(path), _MODIFY))
+            if number >= 0:
+                self._listeners.setdefault(number, weakref.WeakSet()).add(listener)
+            return number
+
+    def remove(self, number: int, listener: Listener) -> None:
+        with self._mutex:
+            listeners = self._listeners.get(number)
+            if listeners is not None:
+                listeners.discard(listener)
+                if not listeners:
+                    del self._listeners[number]
+                    self._libc.inotify_rm_watch(self._fd, number)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                data = os.read(self._fd, _READ_BYTES)
+            except InterruptedError:
+                continue
+            except OSError:
+                return
+            woken: set[Listener] = set()
+            at = 0
+            with self._mutex:
+                while at < len(data):
+                    number, mask, _, length = _EVENT.unpack_from(data, at)
+                    at += _EVENT.size + length
+                    if mask & _OVERFLOW:
+                        for listeners in self._listeners.values():
+                            woken.update(listeners)
+                    else:
+                        woken.update(self._listeners.get(number, ()))
+                    if mask & _IGNORED:
+                        self._listeners.pop(number, None)
+            for listener in woken:
+                listener.wake()
+
+
+_watcher: _Watcher | None = None
+_watcher_mutex = threading.Lock()
+
+
+def _get_watcher() -> _Watcher | None:
+    global _watcher
+    if not sys.platform.startswith("linux"):
+        return None
+    with _watcher_mutex:
+        if _watcher is None:
+            with contextlib.suppress(OSError):
+                _watcher = _Watcher()
+        return _watcher
+
+
+class Listener:
+    """What one waiting caller sleeps on. `paths` says which files to watch now; it is asked before each sleep."""
+
+    def __init__(self, paths: Callable[[], list[Path] | None]) -> None:
+        self._paths = paths
+        self._event = threading.Event()
+        self._watches: dict[Path, int] = {}
+        self._told = False  # whether the kernel will tell of everything that matters
+
+    def wake(self) -> None:
+        """Ends a sleep, or the next one; from any thread."""
+        self._event.set()
+
+    def arm(self) -> None:
+        """Begins to listen. What is written from here on ends the next sleep, so the caller looks once more before it."""
+        self._event.clear()
+        wanted = self._paths()
+        watcher = None if wanted is None else _get_watcher()
+        if watcher is None or wanted is None:
+            self._told = False
+            return
+        for path in [path for path in self._watches if path not in wanted]:
+            watcher.remove(self._watches.pop(path), self)
+        for path in wanted:
+            if path not in self._watches:
+                number = watcher.add(path, self)
+                if number >= 0:
+                    self._watches[path] = number
+        self._told = len(self._watches) == len(wanted)
+
+    def sleep(self, seconds: float) -> None:
+        self._event.wait(seconds)
+
+    @property
+    def told(self) -> bool:
+        return self._told
+
+    def close(self) -> None:
+        watcher = _watcher
+        if watcher is not None:
+            for number in self._watches.values():
+                watcher.remove(number, self)
+        self._watches.clear()
+        self.wake()
+
+
+def wait_for(look: Callable[[], Found | None], timeout: float | None, listener: Listener) -> Found | None:
+    """Calls `look` until it finds something, `timeout` seconds have passed (None: ever), or it raises.
+
+    `look` reads the state itself and not an event, and it is called between arming and sleeping, so no wake-up can be
+    lost. The one place where jjq waits.
+    """
+    found = look()
+    if found or timeout == 0:
+        return found or None
+    deadline = None if timeout is None else time.monotonic() + timeout
+    pause = _FIRST_PAUSE_S
+    while True:
+        listener.arm()
+        began = time.monotonic()
+        found = look()
+        if found:
+            return found
+        now = time.monotonic()
+        left = None if deadline is None else deadline - now
+        if left is not None and left <= 0:
+            return None
+        rest = _SAFETY_S if listener.told else max(pause, _SHARE * (now - began))
+        listener.sleep(rest if left is None else min(rest, left))
+        pause = min(pause * _GROWTH, _LONGEST_PAUSE_S)
+
+
+def _after_fork_in_child() -> None:
+    """The parent's watcher thread is not here, and its descriptor is shared: begin anew."""
+    global _watcher, _watcher_mutex
+    _watcher_mutex = threading.Lock()
+    _watcher = None
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,326 @@
+"""Subscribers where records went missing, lineages rose, processes forked, and where nothing can be written."""
+
+import logging
+import multiprocessing
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import jjq
+from jjq import feed
+from jjq.clock import now_us
+from jjq.waiting import wait_for
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[jjq.Store]:
+    with jjq.open(tmp_path / "store") as opened:
+        yield opened
+
+
+@pytest.fixture
+def topic(store: jjq.Store) -> jjq.Topic:
+    """One partition that holds 0 to 9."""
+    topic = store.create_topic("t", sync="none")
+    topic.push_many([b"%d" % i for i in range(10)])
+    return topic
+
+
+def expire(store: jjq.Store, topic: jjq.Topic, offset: int, partition: int = 0) -> None:
+    """What retention does: the records before `offset` are gone."""
+    log = store.log(topic.id, partition)
+    with log.exclusive():
+        log.roll_locked()
+    store.catalog.advance_start(topic.id, partition, offset, [], now_us())
+
+
+def begin_lineage(store: jjq.Store, topic: jjq.Topic, start: int, partition: int = 0) -> None:
+    """What recovery notes when a power cut may have moved the end back to `start`."""
+    row = store.catalog.partition(topic.id, partition)
+    store.catalog.roll(
+        row, closed=None, active=row.active, active_schema=row.active_schema, boot_id=row.boot_id, lineage_start=start
+    )
+
+
+# --- retention -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("use", ["pop", "peek", "poll"])
+def test_records_gone_unread_are_an_error_that_says_what_is_left(store: jjq.Store, topic: jjq.Topic, use: str) -> None:
+    subscriber = store.create_subscriber("t", start=2)
+    expire(store, topic, 7)
+    for _ in range(2):  # it stays so until somebody decides
+        with pytest.raises(jjq.DataLoss, match="offset 2 was asked for, the earliest left is 7; 5 records") as caught:
+            getattr(subscriber, use)()
+        loss = caught.value
+        assert (loss.topic, loss.partition, loss.asked, loss.earliest, loss.lost) == ("t", 0, 2, 7, 5)
+    assert subscriber.positions() == {0: 2}
+    assert (subscriber.lag()[0].records, subscriber.lag()[0].lost) == (3, 5)
+    subscriber.seek("earliest")
+    assert subscriber.pop().value == b"7"
+
+
+def test_expired_offsets_cannot_be_started_at(store: jjq.Store, topic: jjq.Topic) -> None:
+    expire(store, topic, 7)
+    with pytest.raises(jjq.DataLoss, match="earliest left is 7"):
+        store.create_subscriber("t", "s", start=3)
+    assert store.subscribers() == []
+    subscriber = store.create_subscriber("t", start="latest")
+    with pytest.raises(jjq.DataLoss, match="earliest left is 7"):
+        subscriber.seek(3)
+    assert subscriber.positions() == {0: 10}
+    assert store.create_subscriber("t", start=3, on_data_loss="skip").positions() == {0: 7}
+
+
+@pytest.mark.parametrize("use", ["pop", "poll"])
+def test_with_skip_it_goes_on_and_says_so_once_a_gap(
+    store: jjq.Store, topic: jjq.Topic, use: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    subscriber = store.create_subscriber("t", "s", start=2, on_data_loss="skip")
+    expire(store, topic, 7)
+    with caplog.at_level(logging.WARNING, "jjq.subscriber"):
+        for expected in (b"7", b"8", b"9"):
+            record = subscriber.pop() if use == "pop" else subscriber.poll(1)[0]
+            assert record is not None
+            assert record.value == expected
+    assert subscriber.skipped == 5
+    assert [record.getMessage() for record in caplog.records] == [
+        "subscriber 's' goes on at offset 7: partition 0 of topic 't': offset 2 was asked for, the earliest left is 7; "
+        "5 records are gone"
+    ]
+    subscriber.commit()
+    assert subscriber.positions() == {0: 10}
+
+
+def test_a_skip_is_durable_with_the_pop_and_not_with_the_poll(store: jjq.Store, topic: jjq.Topic) -> None:
+    subscriber = store.create_subscriber("t", start=2, on_data_loss="skip")
+    expire(store, topic, 7)
+    subscriber.poll(1)
+    assert subscriber.positions() == {0: 2}
+    subscriber.peek()
+    assert subscriber.positions() == {0: 7}
+
+
+def test_what_was_read_ahead_is_given_though_it_expired_since(store: jjq.Store, topic: jjq.Topic) -> None:
+    subscriber = store.create_subscriber("t")
+    assert subscriber.pop().value == b"0"
+    expire(store, topic, 7)
+    assert [subscriber.pop().value for _ in range(9)] == [b"%d" % i for i in range(1, 10)]
+
+
+def test_a_loss_behind_taken_records_does_not_take_them_away(store: jjq.Store) -> None:
+    topic = store.create_topic("two", partitions=2, sync="none")
+    for partition in range(2):
+        topic.push_many([b"x"] * 2000, partition=partition)
+    subscriber = store.create_subscriber("two")
+    first = subscriber.poll(1000)
+    expire(store, topic, 1900, partition=1)
+    records = first + subscriber.poll(3000)  # partition 1 was read ahead only so far
+    with pytest.raises(jjq.DataLoss) as caught:
+        while more := subscriber.poll(3000):
+            records += more
+    assert caught.value.partition == 1
+    assert [r.offset for r in records if r.partition == 1] == list(range(caught.value.asked))
+    subscriber.seek({1: "earliest"})
+    while more := subscriber.poll(3000):
+        records += more
+    assert [r.offset for r in records if r.partition == 0] == list(range(2000))
+    assert [r.offset for r in records if r.partition == 1] == [*range(caught.value.asked), *range(1900, 2000)]
+
+
+# --- lineage ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_cursor_past_where_offsets_were_given_again_is_a_loss(store: jjq.Store, topic: jjq.Topic) -> None:
+    subscriber = store.create_subscriber("t", start=8)
+    begin_lineage(store, topic, 5)
+    for use in (subscriber.pop, subscriber.peek, subscriber.poll):
+        with pytest.raises(jjq.DataLoss, match="offsets from 5 on were given again, and 8 is past them") as caught:
+            use()
+        assert (caught.value.asked, caught.value.earliest, caught.value.lost) == (8, 5, 3)
+    lag = subscriber.lag()[0]
+    assert (lag.records, lag.lost) == (5, 3)
+    subscriber.seek(8)
+    assert subscriber.pop().value == b"8"
+
+
+def test_with_skip_it_reads_again_from_where_they_were_given_again(store: jjq.Store, topic: jjq.Topic) -> None:
+    subscriber = store.create_subscriber("t", start=8, on_data_loss="skip")
+    other = store.create_subscriber("t", start=8, on_data_loss="skip")
+    begin_lineage(store, topic, 5)
+    assert [record.value for record in other.poll()] == [b"5", b"6", b"7", b"8", b"9"]
+    other.commit()
+    assert other.positions() == {0: 10}
+    assert subscriber.pop().value == b"5"
+    assert subscriber.positions() == {0: 6}
+    assert (subscriber.skipped, other.skipped) == (3, 3)
+
+
+def test_a_cursor_before_that_goes_on_in_the_new_lineage(store: jjq.Store, topic: jjq.Topic) -> None:
+    subscriber = store.create_subscriber("t", start=3)
+    assert subscriber.peek().value == b"3"
+    begin_lineage(store, topic, 5)
+    assert [subscriber.pop().value for _ in range(7)] == [b"%d" % i for i in range(3, 10)]
+    assert store.catalog.cursors(subscriber.id) == {0: (10, 1)}
+
+
+def test_records_read_ahead_in_an_old_lineage_are_not_popped(store: jjq.Store, topic: jjq.Topic) -> None:
+    subscriber = store.create_subscriber("t")
+    assert [subscriber.pop().value for _ in range(6)] == [b"%d" % i for i in range(6)]  # 6 to 9 are read ahead
+    begin_lineage(store, topic, 5)
+    with pytest.raises(jjq.DataLoss, match="from 5 on were given again, and 6 is past them"):
+        subscriber.pop()
+
+
+def test_a_position_past_the_end_is_a_loss_and_no_endless_wait(store: jjq.Store, topic: jjq.Topic) -> None:
+    subscriber = store.create_subscriber("t", on_data_loss="skip")
+    store.catalog.set_cursors(subscriber.id, {0: (99, 0)}, only_forward=False)
+    strict = store.create_subscriber("t")
+    store.catalog.set_cursors(strict.id, {0: (99, 0)}, only_forward=False)
+    with pytest.raises(jjq.DataLoss, match="ends at 10, and 99 is past it"):
+        strict.pop(timeout=None)
+    assert subscriber.pop() is None
+    topic.push(b"10")
+    assert subscriber.pop().value == b"10"
+
+
+# --- reading ahead ---------------------------------------------------------------------------------------------------
+
+
+def test_large_records_are_read_ahead_by_bytes(store: jjq.Store) -> None:
+    topic = store.create_topic("big", sync="none")
+    topic.push_many([bytes(300_000)] * 40)
+    subscriber = store.create_subscriber("big")
+    for offset in range(40):
+        assert subscriber.pop().offset == offset
+        window = subscriber._popping._windows[0]
+        held = sum(len(record.value) for record in window.ready) + (window.batch.nbytes if window.batch else 0)
+        assert held <= 2 * feed._WINDOW_BYTES[1]
+
+
+def test_sleep_lets_go_of_every_record(store: jjq.Store, topic: jjq.Topic) -> None:
+    subscriber = store.create_subscriber("t")
+    subscriber.pop(), subscriber.poll(1)
+    subscriber.sleep()
+    for each in (subscriber._popping, subscriber._polling):
+        assert not each._windows[0].ready
+        assert each._windows[0].batch is None
+    subscriber.wakeup()
+    assert [record.value for record in subscriber._popping._windows[0].ready] == [b"%d" % i for i in range(1, 10)]
+
+
+# --- stores that cannot be written ------------------------------------------------------------------------------------
+
+
+def test_a_read_only_store_can_be_peeked_and_polled_and_pop_says_why_not(store: jjq.Store, topic: jjq.Topic) -> None:
+    store.create_subscriber("t", "s", start=4)
+    store.close()
+    before = {path: path.stat().st_mtime_ns for path in store.path.rglob("*") if not path.name.startswith("catalog")}
+    with jjq.open(store.path, read_only=True) as shut, jjq.open(store.path, read_only=True) as second:
+        subscriber = shut.subscriber("s")
+        assert subscriber.peek().value == b"4"
+        assert [record.value for record in subscriber.poll(2)] == [b"4", b"5"]
+        assert [record.value for record in second.subscriber("s").poll(1)] == [b"4"]
+        assert next(iter(subscriber)).value == b"6"
+        assert subscriber.lag()[0].records == 6
+        for use in (subscriber.pop, subscriber.commit, lambda: subscriber.seek(0)):
+            with pytest.raises(jjq.StoreReadOnly, match="read-only"):
+                use()
+        for change in (lambda: shut.create_subscriber("t"), lambda: shut.delete_subscriber("s")):
+            with pytest.raises(jjq.StoreReadOnly):
+                change()
+    after = {path: path.stat().st_mtime_ns for path in store.path.rglob("*") if not path.name.startswith("catalog")}
+    assert after == before
+
+
+# --- locks and forks -------------------------------------------------------------------------------------------------
+
+
+def test_no_lock_file_outlives_its_subscriber(store: jjq.Store, topic: jjq.Topic) -> None:
+    with store.create_subscriber("t", "s") as subscriber:
+        subscriber.poll(1)
+        assert (store.path / "subscribers" / f"{subscriber.id}.lock").exists()
+    store.delete_subscriber("s")
+    assert list((store.path / "subscribers").iterdir()) == []
+    with store.create_subscriber("t", "s") as subscriber:
+        subscriber.poll(1)
+    store.delete_topic("t")
+    assert f"subscribers/{subscriber.id}.lock" in store.catalog.garbage()
+
+
+def test_an_abandoned_handle_frees_the_consumer_lock(store: jjq.Store, topic: jjq.Topic) -> None:
+    store.create_subscriber("t", "s").poll(1)
+    assert store.subscriber("s").poll(1)[0].value == b"0"
+
+
+def _in_a_fork(work: object, *arguments: object) -> object:
+    """The result of a function in a forked child of this process."""
+    context = multiprocessing.get_context("fork")
+    mine, theirs = context.Pipe()
+
+    def run() -> None:
+        try:
+            theirs.send(work(*arguments))  # type: ignore[operator]
+        except BaseException as error:
+            theirs.send(repr(error))
+
+    child = context.Process(target=run)
+    child.start()
+    theirs.close()
+    try:
+        return mine.recv()
+    finally:
+        child.join()
+        mine.close()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_pops_on_and_the_parent_keeps_polling(store: jjq.Store, topic: jjq.Topic) -> None:
+    subscriber = store.create_subscriber("t", "s")
+    assert subscriber.poll(2)[0].value == b"0"
+    assert subscriber.pop().value == b"0"
+    assert _in_a_fork(lambda: subscriber.pop().value) == b"1"
+    assert subscriber.pop().value == b"2"
+    assert "SubscriberBusy" in str(_in_a_fork(subscriber.poll))
+    assert "SubscriberBusy" in str(_in_a_fork(lambda: store.subscriber("s").poll()))
+    # The child let go of its copy of the lock, and the parent's holds.
+    with pytest.raises(jjq.SubscriberBusy):
+        store.subscriber("s").poll()
+    assert [record.value for record in subscriber.poll(2)] == [b"3", b"4"]
+    subscriber.close()
+    assert _in_a_fork(lambda: [record.value for record in store.subscriber("s").poll(2)]) == [b"3", b"4"]
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_fork_while_another_thread_waits_leaves_the_child_free(store: jjq.Store, topic: jjq.Topic) -> None:
+    subscriber = store.create_subscriber("t", "s", start="latest")
+    waiter = threading.Thread(target=lambda: subscriber.pop(timeout=None))
+    waiter.start()
+    for _ in range(5):
+        assert _in_a_fork(subscriber.peek) is None
+    topic.push(b"x")
+    waiter.join()
+    assert subscriber.pop() is None
+
+
+# --- waiting ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_wait_looks_again_when_it_is_woken_and_returns_what_it_finds() -> None:
+    looks = iter([None, None, "found"])
+    stop = threading.Event()
+    stop.set()  # pauses end at once
+    assert wait_for(lambda: next(looks), None, stop) == "found"
+
+
+def test_without_time_a_wait_looks_once() -> None:
+    looks = iter([None])
+    assert wait_for(lambda: next(looks), 0, threading.Event()) is None
+
+
+def test_a_wait_is_no_busy_loop() -> None:
+    looks = []
+    assert wait_for(lambda: looks.append(1), 0.3, threading.Event()) is None
+    assert len(looks) <= 32  # 14 pauses that grow to 20 ms, and 0.3 s of those

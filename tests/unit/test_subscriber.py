@@ -44,6 +44,11 @@ def begin_lineage(store: jjq.Store, topic: jjq.Topic, start: int, partition: int
     )
 
 
+def poll_all(subscriber: jjq.Subscriber, into: list[jjq.Record]) -> None:
+    while more := subscriber.poll(3000):
+        into += more
+
+
 # --- retention -------------------------------------------------------------------------------------------------------
 
 
@@ -86,10 +91,8 @@ def test_with_skip_it_goes_on_and_says_so_once_a_gap(
             assert record is not None
             assert record.value == expected
     assert subscriber.skipped == 5
-    assert [record.getMessage() for record in caplog.records] == [
-        "subscriber 's' goes on at offset 7: partition 0 of topic 't': offset 2 was asked for, the earliest left is 7; "
-        "5 records are gone"
-    ]
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith("subscriber 's' goes on at offset 7: partition 0 of topic 't': offset 2 was asked for")
     subscriber.commit()
     assert subscriber.positions() == {0: 10}
 
@@ -119,13 +122,11 @@ def test_a_loss_behind_taken_records_does_not_take_them_away(store: jjq.Store) -
     expire(store, topic, 1900, partition=1)
     records = first + subscriber.poll(3000)  # partition 1 was read ahead only so far
     with pytest.raises(jjq.DataLoss) as caught:
-        while more := subscriber.poll(3000):
-            records += more
+        poll_all(subscriber, records)
     assert caught.value.partition == 1
     assert [r.offset for r in records if r.partition == 1] == list(range(caught.value.asked))
     subscriber.seek({1: "earliest"})
-    while more := subscriber.poll(3000):
-        records += more
+    poll_all(subscriber, records)
     assert [r.offset for r in records if r.partition == 0] == list(range(2000))
     assert [r.offset for r in records if r.partition == 1] == [*range(caught.value.asked), *range(1900, 2000)]
 

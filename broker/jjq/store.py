@@ -9,7 +9,7 @@ import os
 import threading
 import uuid
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,7 @@ from jjq.schema import add_columns as with_columns
 from jjq.schema import check_schema
 from jjq.subscriber import Subscriber
 from jjq.topic import Facts, Topic
+from jjq.wake import Listener
 
 if TYPE_CHECKING:
     from jjq.verify import Progress, VerifyReport
@@ -71,6 +72,7 @@ class Store:
         self._readers: dict[str, LogReader] = {}
         self._facts: dict[str, Facts] = {}
         self._syncer: _Syncer | None = None
+        self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
         with files.translated("open", self.path):
             self.read_only = self._prepare(create, read_only)
             self._lock_fd = files.open_lock(self.path / "store.lock", self.read_only)
@@ -130,6 +132,8 @@ class Store:
                 return
             self._closed = True
             syncer, self._syncer = self._syncer, None
+        for listener in list(self._listeners):
+            listener.wake()  # whoever waits looks, and finds the store closed
         with contextlib.ExitStack() as rest:  # each part is closed though another fails
             rest.callback(files.close, self._lock_fd)
             rest.callback(self.catalog.close)
@@ -274,11 +278,13 @@ class Store:
         self.check_open(write=True)
         with self._all_locked(topic) as logs:
             self._close_all_locked(topic, logs, "emptied")
-            due = now_us() + GRACE_US
+            ends: dict[int, int] = {}
+            garbage: list[str] = []
             for log in logs:
                 row, segments = self.catalog.segments(topic.id, log.partition, 0, 1 << 62)
-                garbage = [path for each in segments for path in self.segment_files(topic.id, log.partition, each.uuid)]
-                self.catalog.advance_start(topic.id, log.partition, row.end_offset, garbage, due, move_cursors=True)
+                ends[log.partition] = row.end_offset
+                garbage += [path for s in segments for path in self.segment_files(topic.id, log.partition, s.uuid)]
+            self.catalog.advance_starts(topic.id, ends, garbage, now_us() + GRACE_US, move_cursors=True)
             self._write_topic_json(topic._row)
 
     @contextlib.contextmanager
@@ -467,6 +473,12 @@ class Store:
                     ),
                 )  # fmt: skip
         return reader
+
+    def listener(self, paths: Callable[[], list[Path] | None]) -> Listener:
+        """Something to wait on that also ends when the store is closed; see `jjq.wake`."""
+        made = Listener(paths)
+        self._listeners.add(made)
+        return made
 
     def _unsynced(self, log: PartitionLog, within_s: float) -> None:
         """A partition has records that are to be on disk within a time: a thread of whoever appended sees to it."""

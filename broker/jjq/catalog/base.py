@@ -315,24 +315,32 @@ class Catalog:
         self, topic_id: str, partition: int, start: int, garbage: Sequence[str], due_at: int,
         *, move_cursors: bool = False,
     ) -> None:  # fmt: skip
-        """Lets go of all segments that end at or before `start`, the partition's new first offset.
+        """Lets go of all segments that end at or before `start`, the partition's new first offset."""
+        self.advance_starts(topic_id, {partition: start}, garbage, due_at, move_cursors=move_cursors)
+
+    def advance_starts(
+        self, topic_id: str, starts: Mapping[int, int], garbage: Sequence[str], due_at: int,
+        *, move_cursors: bool = False,
+    ) -> None:  # fmt: skip
+        """`advance_start` for several partitions: of all of them, or of none.
 
         `move_cursors` takes subscribers along: records let go on purpose are no loss to those who had not read them.
         """
         with self.driver.write(durable=True) as tx:
-            row = tx.row("partition", topic_id=topic_id, partition=partition)
-            if row is None:
-                raise _deleted(topic_id)
-            current = PartitionRow(*row)
-            if start <= current.start_offset:
-                return
-            tx.run("drop_segments_below", topic_id=topic_id, partition=partition, end_offset=start)
-            tx.run("update_partition", **dataclasses.asdict(dataclasses.replace(current, start_offset=start)))
-            if move_cursors:
-                tx.run(
-                    "move_topic_cursors", topic_id=topic_id, partition=partition, next_offset=start,
-                    lineage=current.lineage,
-                )  # fmt: skip
+            for partition, start in starts.items():
+                row = tx.row("partition", topic_id=topic_id, partition=partition)
+                if row is None:
+                    raise _deleted(topic_id)
+                current = PartitionRow(*row)
+                if start <= current.start_offset:
+                    continue
+                tx.run("drop_segments_below", topic_id=topic_id, partition=partition, end_offset=start)
+                tx.run("update_partition", **dataclasses.asdict(dataclasses.replace(current, start_offset=start)))
+                if move_cursors:
+                    tx.run(
+                        "move_topic_cursors", topic_id=topic_id, partition=partition, next_offset=start,
+                        lineage=current.lineage,
+                    )  # fmt: skip
             for path in garbage:
                 tx.run("add_garbage", path=path, due_at=due_at)
 

@@ -1,0 +1,108 @@
+"""What the crash tests interrupt: each scenario prepares a store, then changes it by one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+
+import jjq
+from jjq.errors import JjqError, TopicExists, TopicNotFound
+
+SYNC_MODES = ("always", "interval", "none")
+SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("s", pa.string())])
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """`act` changes what `prepare` left.
+
+    `pushes`: when it raises, nothing of it may be visible. `pieces`: it is one act for each partition by itself.
+    `already`: what the same call raises when it had been done after all. `twice`: doing it again does it again.
+    """
+
+    name: str
+    act: Callable[[jjq.Store], object]
+    prepare: Callable[[jjq.Store], object] = lambda store: None
+    pushes: bool = False
+    pieces: bool = False
+    already: type[JjqError] | None = None
+    twice: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def make(path: Path, sync: str) -> None:
+    """A store with a topic of plain values `t` and one with a schema `s`, two partitions each, rows in all of them."""
+    with jjq.open(path) as store:
+        plain = store.create_topic("t", partitions=2, sync=sync, sync_interval_ms=3_600_000, segment_rows=6)
+        shaped = store.create_topic("s", partitions=2, sync=sync, sync_interval_ms=3_600_000, schema=SCHEMA)
+        store.create_topic("fresh", sync=sync, sync_interval_ms=3_600_000)
+        for partition in range(2):
+            for i in range(3):
+                plain.push(b"old %d %d" % (partition, i), key=b"k", partition=partition)
+            shaped.push_many([{"n": i, "s": "old"} for i in range(3)], partition=partition)
+
+
+def _table(first: int, count: int) -> pa.Table:
+    return pa.table({"n": pa.array(range(first, first + count)), "s": pa.array([f"row {i}" for i in range(count)])})
+
+
+def _fill(store: jjq.Store) -> None:
+    store.topic("t").push_many([b"fill %d" % i for i in range(3)], partition=0)
+
+
+def _link(store: jjq.Store) -> None:
+    store.topic("s").push_table(_table(100, 8), key="n", writer_id="loader", batch_id=1)
+
+
+def _commit(store: jjq.Store) -> None:
+    with store.stage() as stage:
+        stage.write("t", pa.table({"value": [b"staged 1", b"staged 2"]}), partition=1)
+        stage.write("s", _table(200, 6), key="n")
+        store.commit(stage.finish(), writer_id="stream", batch_id=7, query_id="q")
+
+
+def _tear(store: jjq.Store) -> None:
+    """As a writer leaves it that died half-way through a write."""
+    path = Path(next(each.path for each in store.topic("t").segments(0) if each.state == "active"))
+    with path.open("ab") as file:
+        file.write(b"\xff\xff\xff\xff torn")
+
+
+SCENARIOS = (
+    Scenario("first push", lambda store: store.topic("fresh").push(b"first"), pushes=True),
+    Scenario("push", lambda store: store.topic("t").push(b"new", key=b"k", partition=0), pushes=True),
+    Scenario("push that rolls", lambda store: store.topic("t").push(b"new", partition=0), _fill, pushes=True),
+    Scenario("push behind a torn tail", lambda store: store.topic("t").push(b"new", partition=0), _tear, pushes=True),
+    Scenario(
+        "push_many",
+        lambda store: store.topic("t").push_many([b"a", None, b""], keys=[b"1", None, b""], partition=1),
+        pushes=True,
+    ),
+    Scenario(
+        "push_many by key",
+        lambda store: store.topic("t").push_many([b"%d" % i for i in range(8)], keys=[b"%d" % i for i in range(8)]),
+        pieces=True,
+    ),
+    Scenario(
+        "push_many over all partitions at once",
+        lambda store: store.topic("t").push_many(
+            [b"%d" % i for i in range(8)], keys=[b"%d" % i for i in range(8)], atomic=True
+        ),
+        twice=True,
+    ),
+    Scenario("push_table", lambda store: store.topic("s").push_table(_table(10, 5), partition=1), pushes=True),
+    Scenario("link", _link),
+    Scenario("commit over two topics", _commit),
+    Scenario("alter: a column", lambda store: store.alter_topic("s", add_columns=pa.schema([("x", pa.float64())]))),
+    Scenario("alter: settings", lambda store: store.alter_topic("t", retention=timedelta(days=7))),
+    Scenario("empty", lambda store: store.topic("t").empty()),
+    Scenario("delete", lambda store: store.delete_topic("t"), already=TopicNotFound),
+    Scenario("create", lambda store: store.create_topic("new", partitions=2, schema=SCHEMA), already=TopicExists),
+    Scenario("reset a writer", lambda store: store.reset_writer("loader"), _link),
+)

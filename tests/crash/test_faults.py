@@ -1,0 +1,128 @@
+"""Each operation made to fail in turn: an error, nothing half-visible, what was acknowledged is there, and pushing goes on."""
+
+import inspect
+import shutil
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+
+import jjq
+from jjq import files
+from jjq.errors import DataLoss, JjqError, StoreError
+from tests.crash.checks import State, contents
+from tests.crash.faults import CHANGES, KINDS, PLAIN, Counting, Failing, Operation
+from tests.crash.scenarios import SCENARIOS, SYNC_MODES, Scenario, make
+
+
+def test_every_function_of_the_files_module_is_one_that_the_tests_can_make_fail() -> None:
+    functions = {
+        name
+        for name, value in vars(files).items()
+        if inspect.isfunction(value) and value.__module__ == files.__name__ and not name.startswith("_")
+    }
+    assert functions == KINDS.keys() | PLAIN
+
+
+def seen_afresh(path: Path) -> State:
+    with jjq.open(path) as fresh:
+        return contents(fresh)
+
+
+def between(state: State, before: State, after: State) -> bool:
+    """Whether each partition is as before or as after."""
+    return state.keys() == before.keys() and all(
+        rows in (before["t"]["rows"][p], after["t"]["rows"][p]) for p, rows in state["t"]["rows"].items()
+    )
+
+
+def check_interrupted(scenario: Scenario, state: State, before: State, after: State, raised: bool) -> None:
+    if not raised:
+        assert state == after
+    elif scenario.pushes:
+        assert state == before
+    elif scenario.pieces:
+        assert between(state, before, after)
+    else:
+        assert state in (before, after)
+
+
+def check_goes_on(path: Path, state: State, *stores: jjq.Store) -> None:
+    """Every topic takes another record from each store, and all see them once."""
+    for store in stores:
+        for topic in store.topics():
+            start, rows = state[topic.name]["rows"][0]
+            value = b"later" if topic.schema is None else {"n": -1, "s": "later"}
+            position = topic.push(value, partition=0)
+            assert position.offset == start + len(rows)
+            columns = [b"later"] if isinstance(value, bytes) else [value.get(name) for name in topic.schema.names]
+            rows.append((position.offset, None, *columns))
+    assert seen_afresh(path) == state
+    assert contents(stores[0]) == state
+
+
+def lost_end(failed: Operation, state: State, before: State, store: jjq.Store) -> bool:
+    """Whether a failed sync took back records that were not promised to be on disk, and every cursor can tell."""
+    if failed.kind != "sync" or failed.path.suffix != ".arrows":
+        return False
+    partition = int(failed.path.parent.name)
+    (topic,) = (topic for topic in store.topics() if topic.id == failed.path.parent.parent.name)
+    if topic.config.sync == "always":
+        return False
+    start, rows = state[topic.name]["rows"][partition]
+    _, had = before[topic.name]["rows"][partition]
+    if rows == had:
+        return False
+    assert rows == had[: len(rows)]
+    state[topic.name]["rows"][partition] = (start, had)
+    assert state == before
+    topic.push_many([b"again" if topic.schema is None else {"n": 0}] * len(had), partition=partition)
+    with pytest.raises(DataLoss) as caught:
+        topic.plan(partition, start, start + len(had), lineage=0)
+    assert caught.value.earliest == start + len(rows)
+    return True
+
+
+@pytest.mark.parametrize("sync", SYNC_MODES)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+def test_an_operation_that_fails_leaves_all_or_nothing(scenario: Scenario, sync: str, place: Path) -> None:
+    template = place / "template"
+    make(template, sync)
+    with jjq.open(template) as store:
+        scenario.prepare(store)
+        before = contents(store)
+    shutil.copytree(template, place / "done")
+    with jjq.open(place / "done") as store:
+        with Counting() as counting:
+            scenario.act(store)
+        after = contents(store)
+    assert counting.seen
+    for number, operation in enumerate(counting.seen, 1):
+        # Half of a write may get to the file before it fails, which is another failure than one of which nothing does.
+        for part in (0.0, 0.5) if operation.kind == "write" else (0.0,):
+            path = place / f"{number} {part}"
+            shutil.copytree(template, path)
+            with jjq.open(path) as store, jjq.open(path) as other:
+                contents(other)  # so that it has files open which others then give up
+                raised = False
+                with Failing(number, CHANGES, part=part) as failing:
+                    try:
+                        scenario.act(store)
+                    except StoreError as error:
+                        raised = True
+                        assert error.__cause__ is not None
+                assert failing.failed is not None
+                state = contents(other)
+                assert seen_afresh(path) == state
+                if lost_end(failing.failed, deepcopy(state), before, store):
+                    continue
+                check_interrupted(scenario, state, before, after, raised)
+                if raised and not scenario.pieces and not (scenario.twice and state == after):
+                    try:
+                        scenario.act(store)
+                    except JjqError as error:
+                        assert type(error) is scenario.already
+                    state = contents(other)
+                    assert state == after
+                check_goes_on(path, state, store, other)
+            shutil.rmtree(path)

@@ -1,0 +1,213 @@
+"""One process pushing: single records, many at once, tables; each beside the least that the disk or a peer does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+import jjq
+from tests.bench.run import Run, rate
+from tests.bench.table import Row, at_least
+
+VALUE = os.urandom(100)
+MANY = 1000
+TABLE_ROWS = 64 << 10
+
+
+@contextlib.contextmanager
+def topic(directory: Path, sync: str) -> Iterator[jjq.Topic]:
+    with jjq.open(directory / "store") as store:
+        yield store.create_topic("measured", sync=sync)
+
+
+def disk_bytes(topic: jjq.Topic) -> int:
+    return sum(segment.bytes for segment in topic.segments())
+
+
+class BareFile:
+    """A growing file and nothing else: what the disk takes for the same bytes."""
+
+    def __init__(self, path: Path, data: bytes) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT)
+        self._data, self._end = data, 0
+
+    def append(self, times: int) -> None:
+        for _ in range(times):
+            written = 0
+            while written < len(self._data):
+                written += os.pwrite(self._fd, self._data[written:], self._end + written)
+            os.fdatasync(self._fd)
+            self._end += len(self._data)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def sqlite(path: Path, synchronous: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute(f"PRAGMA synchronous = {synchronous}")
+    connection.execute("CREATE TABLE log (id INTEGER PRIMARY KEY, value BLOB)")
+    return connection
+
+
+def push_one(topic: jjq.Topic, times: int) -> None:
+    for _ in range(times):
+        topic.push(VALUE)
+
+
+def push_always(run: Run) -> list[Row]:
+    count = run.amount(100, 3)
+    with run.place() as place, topic(place, "always") as log:
+        push_one(log, 1)
+        before = disk_bytes(log)
+        push_one(log, 10)
+        bare = BareFile(place / "bare", os.urandom((disk_bytes(log) - before) // 10))
+        figures = run.interleave(
+            {
+                "jjq": lambda: rate(count, lambda: push_one(log, count)),
+                "bare": lambda: rate(count, lambda: bare.append(count)),
+            },
+            rounds=31,
+        )
+        bare.close()
+    return [
+        Row("push of 100 B, always, one thread", "write + fdatasync of the same bytes", "/s", figures["jjq"],
+            figures["bare"], at_least(0.8)),
+    ]  # fmt: skip
+
+
+def push_threads(run: Run) -> list[Row]:
+    threads, each, alone = run.amount(64, 4), run.amount(30, 2), run.amount(100, 3)
+
+    def together(log: jjq.Topic) -> None:
+        workers = [threading.Thread(target=push_one, args=(log, each)) for _ in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+
+    with run.place() as place, topic(place, "always") as log:
+        figures = run.interleave(
+            {
+                "threads": lambda: rate(threads * each, lambda: together(log)),
+                "one": lambda: rate(alone, lambda: push_one(log, alone)),
+            },
+            rounds=15,
+        )
+    return [
+        Row("push of 100 B, always, 64 threads", "one thread", "/s", figures["threads"], figures["one"], at_least(4)),
+    ]
+
+
+def push_none(run: Run) -> list[Row]:
+    count = run.amount(4000, 5)
+    with run.place() as place, topic(place, "none") as log:
+        peer = sqlite(place / "peer.db", "NORMAL")
+
+        def insert() -> None:
+            for _ in range(count):
+                peer.execute("INSERT INTO log (value) VALUES (?)", (VALUE,))
+
+        figures = run.interleave(
+            {"jjq": lambda: rate(count, lambda: push_one(log, count)), "sqlite": lambda: rate(count, insert)}, rounds=31
+        )
+        peer.close()
+    return [
+        Row("push of 100 B, none", "SQLite, insert + commit, WAL, NORMAL", "/s", figures["jjq"], figures["sqlite"],
+            at_least(1.5)),
+    ]  # fmt: skip
+
+
+def push_many(run: Run) -> list[Row]:
+    batches = run.amount(20, 2)
+    rows = batches * MANY
+    values = [os.urandom(100) for _ in range(MANY)]
+    with contextlib.ExitStack() as stack:
+        place = stack.enter_context(run.place())
+        log = stack.enter_context(topic(place, "always"))
+        full = sqlite(place / "peer.db", "FULL")
+        stack.callback(full.close)
+        parameters = [(value,) for value in values]
+
+        def ours() -> None:
+            for _ in range(batches):
+                log.push_many(values)
+
+        def insert() -> None:
+            for _ in range(batches):
+                full.execute("BEGIN")
+                full.executemany("INSERT INTO log (value) VALUES (?)", parameters)
+                full.execute("COMMIT")
+
+        sides = {"jjq": lambda: rate(rows, ours), "sqlite": lambda: rate(rows, insert)}
+        leveldb, why = None, ""
+        try:
+            import plyvel  # has wheels for some Pythons only
+
+            leveldb = plyvel.DB(str(place / "leveldb"), create_if_missing=True)
+            stack.callback(leveldb.close)
+        except ImportError:
+            why = "plyvel is not installed; it has wheels for Python below 3.13 on Linux x86-64"
+        next_key = 0
+
+        def put() -> None:
+            nonlocal next_key
+            assert leveldb is not None
+            for _ in range(batches):
+                with leveldb.write_batch(sync=True) as batch:
+                    for key, value in enumerate(values, next_key):
+                        batch.put(key.to_bytes(8, "big"), value)
+                next_key += MANY
+
+        if leveldb is not None:
+            sides["leveldb"] = lambda: rate(rows, put)
+        figures = run.interleave(sides, rounds=31)
+    what = "push_many of 1,000 x 100 B, always"
+    return [
+        Row(what, "LevelDB, one write batch, sync", "/s", figures["jjq"] if leveldb else (), figures.get("leveldb", ()),
+            at_least(1.2), skipped=why),
+        Row(what, "SQLite, one transaction, WAL, FULL", "/s", figures["jjq"], figures["sqlite"], at_least(5)),
+    ]  # fmt: skip
+
+
+def push_table(run: Run) -> list[Row]:
+    rows, times = run.amount(TABLE_ROWS, 100), run.amount(4, 1)
+    data = os.urandom(100 * rows)
+    values = pa.array([data[i : i + 100] for i in range(0, len(data), 100)], pa.binary())
+    table = pa.table({"value": values})
+
+    def ours(log: jjq.Topic) -> None:
+        for _ in range(times):
+            log.push_table(table)
+
+    with run.place() as place, topic(place, "always") as log:
+        log.push_table(table)
+        bare = BareFile(place / "bare", os.urandom(disk_bytes(log)))
+        figures = run.interleave(
+            {
+                "jjq": lambda: rate(times * rows, lambda: ours(log)),
+                "bare": lambda: rate(times * rows, lambda: bare.append(times)),
+            },
+            rounds=21,
+        )
+        bare.close()
+    return [
+        Row("push_table of 64 Ki rows of 100 B, always", "write + fdatasync of the same bytes", "/s", figures["jjq"],
+            figures["bare"], at_least(0.6)),
+    ]  # fmt: skip
+
+
+BENCHMARKS = {
+    "push-always": push_always,
+    "push-threads": push_threads,
+    "push-none": push_none,
+    "push-many": push_many,
+    "push-table": push_table,
+}

@@ -1,0 +1,85 @@
+"""A store with many sealed segments beside one with few: what does not grow with them."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from pathlib import Path
+
+import pyarrow as pa
+
+import jjq
+from jjq.log.sealed import SealedWriter
+from jjq.schema import TIMESTAMP, null_headers, physical
+from tests.bench.run import Run, seconds
+from tests.bench.table import Row, at_most
+
+ROWS = 4  # of each segment
+STEP_US = 1_000_000  # between the timestamps of neighbours
+BEGIN_US = 1_700_000_000_000_000
+COMMIT_FILES = 5000
+
+
+def build(path: Path, segments: int) -> None:
+    """A store whose topic has so many sealed segments, each a file of its own, taken in as any staged file is."""
+    with jjq.open(path) as store:
+        topic = store.create_topic("measured", timestamps="producer")
+        schema, directory = physical(None), topic.directory(0)
+        made = []
+        for number in range(segments):
+            first = BEGIN_US + number * ROWS * STEP_US
+            stamps = pa.array(range(first, first + ROWS * STEP_US, STEP_US), pa.int64()).cast(TIMESTAMP)
+            values = pa.array([b"value"] * ROWS, pa.binary())
+            columns = [stamps, pa.nulls(ROWS, pa.binary()), null_headers(ROWS), values]
+            writer = SealedWriter(directory, uuid.uuid4().hex, schema)
+            writer.write(pa.RecordBatch.from_arrays(columns, schema=schema))
+            writer.finish()
+            made.append(writer.staged(topic.id, topic.name, 0, topic.schema_version))
+            if len(made) == COMMIT_FILES or number == segments - 1:
+                store.commit(made)
+                made = []
+
+
+def opening(path: Path, times: int) -> float:
+    """Seconds to open the store, get the topic and ask for its offsets."""
+
+    def once() -> None:
+        with jjq.open(path, create=False) as store:
+            store.topic("measured").offsets()
+
+    return seconds(lambda: [once() for _ in range(times)]) / times
+
+
+def many_segments(run: Run) -> list[Row]:
+    many, few = run.amount(100_000, 20), run.amount(100, 5)
+    opens, seeks = run.amount(100, 2), run.amount(500, 2)
+    chance = random.Random(7)
+    with run.place() as place:
+        for name, count in (("few", few), ("many", many)):
+            build(place / name, count)
+
+        opened = run.interleave(
+            {"many": lambda: opening(place / "many", opens), "few": lambda: opening(place / "few", opens)}
+        )
+        with jjq.open(place / "many") as big, jjq.open(place / "few") as small:
+            topics = {"many": (big.topic("measured"), many), "few": (small.topic("measured"), few)}
+
+            def seeking(name: str) -> float:
+                topic, segments = topics[name]
+                rows = [chance.randrange(segments * ROWS) for _ in range(seeks)]
+                found: list[dict[int, int | None]] = []
+                taken = seconds(
+                    lambda: found.extend(topic.offset_for_timestamp(BEGIN_US + row * STEP_US) for row in rows)
+                )
+                assert [each[0] for each in found] == rows
+                return taken / seeks
+
+            sought = run.interleave({"many": lambda: seeking("many"), "few": lambda: seeking("few")})
+    return [
+        Row(f"open a store of {many:,} sealed segments", f"one of {few:,}", "s", opened["many"], opened["few"], at_most(2)),
+        Row(f"seek a timestamp among {many:,} sealed segments", f"among {few:,}", "s", sought["many"], sought["few"],
+            at_most(3)),
+    ]  # fmt: skip
+
+
+BENCHMARKS = {"segments": many_segments}

@@ -294,13 +294,12 @@ class PartitionLog:
     def _encode(self, group: _Group, version: int) -> fmt.Encoded:
         schema = self._facts.physical(version)
         requests = group.requests
-        stamps: list[int] = [0] * group.rows
-        if requests[0].stamps is not None:
-            stamps = [ts for request in requests for ts in (request.stamps or ())]
+        broker = requests[0].stamps is None
+        stamps = [0] * group.rows if broker else [ts for request in requests for ts in (request.stamps or ())]
         if requests[0].batch is not None:
             batches = [fill(each.batch, pa.schema(list(schema)[1:])) for each in requests if each.batch is not None]
             batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-            columns = [stamp_array(stamps), *batch.columns]
+            columns = [stamp_array(stamps, broker), *batch.columns]
         else:
             if len(requests) == 1:
                 keys, values, headers = requests[0].keys, requests[0].values, requests[0].headers
@@ -314,7 +313,7 @@ class PartitionLog:
             if headers is None and template is not None and group.rows <= _TEMPLATE_ROWS:
                 return template.encode(stamps, keys, values)
             columns = [
-                stamp_array(stamps),
+                stamp_array(stamps, broker),
                 pa.array(keys, pa.binary()),
                 null_headers(group.rows) if headers is None else headers_array(headers),
                 pa.array(values, pa.binary()),
@@ -642,8 +641,8 @@ def survey(directory: Path, row: PartitionState, schema: pa.Schema, topic: bytes
     return Survey(entries, end, index_end, clean, closing is not None)
 
 
-def stamp_array(stamps: Sequence[int]) -> pa.Array:
-    if stamps and stamps[0] == stamps[-1] == 0:  # broker time, written over later
+def stamp_array(stamps: Sequence[int], broker: bool) -> pa.Array:
+    if broker:  # written over later
         return pa.Array.from_buffers(TIMESTAMP, len(stamps), [None, pa.py_buffer(bytes(8 * len(stamps)))])
     return pa.array(stamps, pa.int64()).cast(TIMESTAMP)
 

@@ -1,0 +1,213 @@
+"""A subscriber against plain lists: what it gives, where its cursor is, and what it says of records that are gone."""
+
+import contextlib
+import tempfile
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import jjq
+from jjq.clock import now_us
+
+PARTITIONS = 2
+partitions = st.integers(0, PARTITIONS - 1)
+
+
+class SubscriberMachine(RuleBasedStateMachine):
+    """`cursor` is durable, `polled` is where the handle's polling is (None before its first poll)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.resources = contextlib.ExitStack()
+        path = self.resources.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+        self.store = self.resources.enter_context(jjq.open(path))
+        self.other_store = self.resources.enter_context(jjq.open(path))
+        self.topic = self.store.create_topic("t", partitions=PARTITIONS, sync="none")
+        self.log: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
+        self.start = [0] * PARTITIONS
+        self.cursor = [0] * PARTITIONS
+        self.polled: list[int] | None = None
+        self.pinned: tuple[int, int] | None = None
+        self.skipped = 0
+        self.skip = False
+
+    @initialize(skip=st.booleans())
+    def create(self, skip: bool) -> None:
+        self.skip = skip
+        self.handle = self.store.create_subscriber("t", "s", on_data_loss="skip" if skip else "error")
+        self.other = self.other_store.subscriber("s")
+
+    def teardown(self) -> None:
+        self.resources.close()
+
+    # --- the topic ---------------------------------------------------------------------------------------------------
+
+    @rule(partition=partitions, count=st.integers(1, 40))
+    def push(self, partition: int, count: int) -> None:
+        values = [b"%d:%d" % (partition, len(self.log[partition]) + i) for i in range(count)]
+        self.topic.push_many(values, partition=partition)
+        self.log[partition] += values
+
+    @rule(partition=partitions, part=st.floats(0, 1))
+    def expire(self, partition: int, part: float) -> None:
+        """Retention moves the start. The handles forget what they read ahead, which they might still give."""
+        start = self.start[partition] + int(part * (len(self.log[partition]) - self.start[partition]))
+        log = self.store.log(self.topic.id, partition)
+        with log.exclusive():
+            log.roll_locked()
+        self.store.catalog.advance_start(self.topic.id, partition, start, [], now_us())
+        self.start[partition] = start
+        self.forget()
+
+    @rule()
+    def empty(self) -> None:
+        self.topic.empty()
+        self.start = [len(each) for each in self.log]
+        self.cursor = [max(pair) for pair in zip(self.cursor, self.start, strict=True)]
+        self.forget()
+
+    def forget(self) -> None:
+        self.handle.sleep()
+        self.other.sleep()
+
+    # --- the subscriber ----------------------------------------------------------------------------------------------
+
+    def expect(self, places: list[int], record: jjq.Record) -> None:
+        """The record is the next one of its partition, and of what it is said to be."""
+        place = places[record.partition]
+        if place < self.start[record.partition]:
+            assert self.skip
+            place = self.start[record.partition]
+        assert record.offset == place
+        assert record.value == self.log[record.partition][place]
+
+    def nothing_left(self, places: list[int]) -> bool:
+        return all(place >= len(log) for place, log in zip(places, self.log, strict=True))
+
+    def check_loss(self, places: list[int], loss: jjq.DataLoss) -> None:
+        assert not self.skip
+        assert loss.asked == places[loss.partition] < self.start[loss.partition] == loss.earliest
+        assert loss.lost == loss.earliest - loss.asked
+
+    def skip_ahead(self) -> None:
+        """Looking for a record moves the cursor past gaps that it meets; which it meets is the subscriber's to choose."""
+        if self.skip:
+            for partition, offset in self.handle.positions().items():
+                assert offset in (self.cursor[partition], max(self.cursor[partition], self.start[partition]))
+                self.cursor[partition] = offset
+
+    @rule(mine=st.booleans())
+    def pop(self, mine: bool) -> None:
+        before = list(self.cursor)
+        try:
+            record = (self.handle if mine else self.other).pop()
+        except jjq.DataLoss as loss:
+            self.check_loss(before, loss)
+            return
+        if record is None:
+            assert self.nothing_left([max(pair) for pair in zip(before, self.start, strict=True)])
+            self.skip_ahead()
+            return
+        self.expect(before, record)
+        if mine:
+            if self.pinned is not None and self.pinned[1] == before[self.pinned[0]] >= self.start[self.pinned[0]]:
+                assert (record.partition, record.offset) == self.pinned
+            self.pinned = None
+            if self.polled is not None:
+                self.polled[record.partition] = max(self.polled[record.partition], record.offset + 1)
+        self.cursor[record.partition] = record.offset + 1
+        self.skip_ahead()
+
+    @rule()
+    def peek(self) -> None:
+        before = list(self.cursor)
+        try:
+            record = self.handle.peek()
+        except jjq.DataLoss as loss:
+            self.check_loss(before, loss)
+            return
+        self.skip_ahead()
+        if record is None:
+            assert self.nothing_left(before) or self.skip
+            return
+        self.expect(before, record)
+        self.pinned = (record.partition, record.offset)
+
+    @rule(most=st.integers(1, 60))
+    def poll(self, most: int) -> None:
+        places = self.polled if self.polled is not None else list(self.cursor)
+        try:
+            records = self.handle.poll(most)
+        except jjq.DataLoss as loss:
+            follows = [max(p, c) if p < s else p for p, c, s in zip(places, self.cursor, self.start, strict=True)]
+            self.check_loss(follows, loss)
+            self.polled = places
+            return
+        self.polled = places
+        for record in records:
+            # Where its place has expired and the cursor is further (the topic was emptied), polling follows the cursor.
+            if places[record.partition] < self.start[record.partition]:
+                places[record.partition] = max(places[record.partition], self.cursor[record.partition])
+            self.expect(places, record)
+            places[record.partition] = record.offset + 1
+        left = sum(max(0, len(log) - max(p, s)) for log, p, s in zip(self.log, places, self.start, strict=True))
+        assert len(records) == most or left == 0 or (not self.skip and records)
+
+    @precondition(lambda self: self.polled is not None)
+    @rule()
+    def commit(self) -> None:
+        self.handle.commit()
+        assert self.polled is not None
+        positions = self.handle.positions()
+        for partition in range(PARTITIONS):
+            # Past gaps, too, if polling has met them.
+            assert positions[partition] in (
+                max(self.cursor[partition], self.polled[partition]),
+                max(self.cursor[partition], self.polled[partition], self.start[partition] if self.skip else 0),
+            )
+            self.cursor[partition] = positions[partition]
+
+    @rule(data=st.data(), partition=partitions, whole=st.booleans())
+    def seek(self, data: st.DataObject, partition: int, whole: bool) -> None:
+        low, high = self.start[partition], len(self.log[partition])
+        start: Any = data.draw(st.sampled_from(["earliest", "latest"]) | st.integers(low, high) | st.integers(-60, -1))
+        if whole and isinstance(start, int) and start >= 0:
+            start = "earliest"
+        self.handle.seek(start if whole else {partition: start})
+        for each in range(PARTITIONS) if whole else (partition,):
+            low, high = self.start[each], len(self.log[each])
+            place = {"earliest": low, "latest": high}.get(start)
+            if place is None:
+                place = start if start >= 0 else max(low, high + start)
+            self.cursor[each] = place
+            if self.polled is not None:
+                self.polled[each] = place
+        self.pinned = None
+
+    @rule()
+    def begin_again(self) -> None:
+        """The process dies: what was polled and not committed comes again."""
+        self.handle.close()
+        self.handle = self.store.subscriber("s")
+        self.polled, self.pinned = None, None
+
+    # --- always ------------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def the_cursor_is_where_the_model_says(self) -> None:
+        if hasattr(self, "handle"):
+            assert self.handle.positions() == dict(enumerate(self.cursor))
+
+    @invariant()
+    def the_lag_counts_what_is_left(self) -> None:
+        if hasattr(self, "handle"):
+            for lag, log, start, cursor in zip(self.handle.lag(), self.log, self.start, self.cursor, strict=True):
+                assert (lag.start, lag.end, lag.position) == (start, len(log), cursor)
+                assert lag.records == len(log) - max(start, cursor)
+                assert lag.lost == max(0, start - cursor)
+
+
+TestSubscriber = SubscriberMachine.TestCase
+TestSubscriber.pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import logging
 import math
 import os
@@ -36,7 +37,7 @@ from jjq.errors import (
 )
 from jjq.feed import Feed, Place
 from jjq.model import PartitionLag, Record, check_name
-from jjq.waiting import wait_for
+from jjq.wake import wait_for
 
 if TYPE_CHECKING:
     from jjq.store import Store
@@ -76,9 +77,9 @@ class Subscriber:
     def _renew_locks(self) -> None:
         self._mutex = threading.RLock()
         self._consumer = threading.Lock()  # held during a poll or a step of an iterator
-        self._stop = threading.Event()
+        self._listener = self._store.listener(functools.partial(_watched, self._topic))
         if self._closed:
-            self._stop.set()
+            self._listener.close()
 
     @property
     def id(self) -> str:
@@ -114,11 +115,11 @@ class Subscriber:
         holding it. Raises StoreReadOnly where the cursor cannot be moved.
         """
         self._check_writable("pop", "peek and poll")
-        return wait_for(self._pop_once, _seconds(timeout), self._stop)
+        return wait_for(self._pop_once, _seconds(timeout), self._listener)
 
     def peek(self, timeout: float | None = 0.0) -> Record | None:
         """The record that the next pop gives, unless somebody else takes it first; moves nothing."""
-        return wait_for(self._peek_once, _seconds(timeout), self._stop)
+        return wait_for(self._peek_once, _seconds(timeout), self._listener)
 
     def _pop_once(self) -> Record | None:
         with self._mutex:
@@ -191,7 +192,7 @@ class Subscriber:
         """
         most, seconds = _at_least_one(max_records), _seconds(timeout)
         with self._consuming():
-            return wait_for(lambda: self._poll_once(most), seconds, self._stop) or []
+            return wait_for(lambda: self._poll_once(most), seconds, self._listener) or []
 
     def __iter__(self) -> Iterator[Record]:
         """The topic from the cursor on: its history, then each new record as it comes, for ever.
@@ -207,7 +208,7 @@ class Subscriber:
         try:
             while True:
                 with self._consuming():
-                    found = wait_for(lambda: self._poll_once(1), None, self._stop)
+                    found = wait_for(lambda: self._poll_once(1), None, self._listener)
                 assert found is not None
                 yield found[0]
         finally:
@@ -378,7 +379,7 @@ class Subscriber:
     def close(self) -> None:
         """Ends this handle; another consumer may poll. What was polled and not committed comes again. Quiet when repeated."""
         self._closed = True
-        self._stop.set()  # before the mutex: whoever waits is to raise now
+        self._listener.close()  # before the mutex: whoever waits is to raise now
         with self._mutex:
             lock, self._lock = self._lock, None
             self._popping = self._polling = None
@@ -541,3 +542,14 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _watched(topic: Topic) -> list[Path] | None:
+    """The files that tell of new records in a topic, or of its end."""
+    found: list[Path] = []
+    for partition in range(topic.partitions):
+        paths = topic.reader.watched(partition)
+        if paths is None:
+            return None
+        found += paths
+    return found

@@ -107,48 +107,52 @@ def _get_watcher() -> _Watcher | None:
 
 
 class Listener:
-    """What one waiting caller sleeps on. `paths` says which files to watch now; it is asked before each sleep."""
+    """What waiting callers sleep on. `paths` says which files to watch now; it is asked before each sleep."""
 
     def __init__(self, paths: Callable[[], list[Path] | None]) -> None:
         self._paths = paths
-        self._event = threading.Event()
+        self._condition = threading.Condition()
+        self._wakes = 0
         self._watches: dict[Path, int] = {}
-        self._told = False  # whether the kernel will tell of everything that matters
+        self._closed = False
+        self.told = False  # whether the kernel will tell of everything that matters
 
     def wake(self) -> None:
-        """Ends a sleep, or the next one; from any thread."""
-        self._event.set()
+        """Ends every sleep that was armed before; from any thread."""
+        with self._condition:
+            self._wakes += 1
+            self._condition.notify_all()
 
-    def arm(self) -> None:
-        """Begins to listen. What is written from here on ends the next sleep, so the caller looks once more before it."""
-        self._event.clear()
-        wanted = self._paths()
+    def arm(self) -> int:
+        """Begins to listen. What is written from here on ends a sleep with the number returned, so the caller looks once
+        more before it."""
+        wanted = None if self._closed else self._paths()
         watcher = None if wanted is None else _get_watcher()
-        if watcher is None or wanted is None:
-            self._told = False
-            return
-        for path in [path for path in self._watches if path not in wanted]:
-            watcher.remove(self._watches.pop(path), self)
-        for path in wanted:
-            if path not in self._watches:
-                number = watcher.add(path, self)
-                if number >= 0:
+        with self._condition:
+            if watcher is None or wanted is None or self._closed:
+                self.told = False
+                return self._wakes
+            for path in [path for path in self._watches if path not in wanted]:
+                watcher.remove(self._watches.pop(path), self)
+            for path in wanted:
+                if path not in self._watches and (number := watcher.add(path, self)) >= 0:
                     self._watches[path] = number
-        self._told = len(self._watches) == len(wanted)
+            self.told = len(self._watches) == len(wanted)
+            return self._wakes
 
-    def sleep(self, seconds: float) -> None:
-        self._event.wait(seconds)
-
-    @property
-    def told(self) -> bool:
-        return self._told
+    def sleep(self, armed: int, seconds: float) -> None:
+        """Until something was written since `armed`, or the time is over."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._wakes != armed, seconds)
 
     def close(self) -> None:
-        watcher = _watcher
-        if watcher is not None:
-            for number in self._watches.values():
-                watcher.remove(number, self)
-        self._watches.clear()
+        """Ends all sleeps, and listens no more."""
+        with self._condition:
+            self._closed = True
+            if _watcher is not None:
+                for number in self._watches.values():
+                    _watcher.remove(number, self)
+            self._watches.clear()
         self.wake()
 
 
@@ -164,7 +168,7 @@ def wait_for(look: Callable[[], Found | None], timeout: float | None, listener: 
     deadline = None if timeout is None else time.monotonic() + timeout
     pause = _FIRST_PAUSE_S
     while True:
-        listener.arm()
+        armed = listener.arm()
         began = time.monotonic()
         found = look()
         if found:
@@ -174,7 +178,7 @@ def wait_for(look: Callable[[], Found | None], timeout: float | None, listener: 
         if left is not None and left <= 0:
             return None
         rest = _SAFETY_S if listener.told else max(pause, _SHARE * (now - began))
-        listener.sleep(rest if left is None else min(rest, left))
+        listener.sleep(armed, rest if left is None else min(rest, left))
         pause = min(pause * _GROWTH, _LONGEST_PAUSE_S)
 
 

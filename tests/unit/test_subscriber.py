@@ -11,7 +11,6 @@ import pytest
 import jjq
 from jjq import feed
 from jjq.clock import now_us
-from jjq.waiting import wait_for
 
 
 @pytest.fixture
@@ -304,24 +303,3 @@ def test_a_fork_while_another_thread_waits_leaves_the_child_free(store: jjq.Stor
     topic.push(b"x")
     waiter.join()
     assert subscriber.pop() is None
-
-
-# --- waiting ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_wait_looks_again_when_it_is_woken_and_returns_what_it_finds() -> None:
-    looks = iter([None, None, "found"])
-    stop = threading.Event()
-    stop.set()  # pauses end at once
-    assert wait_for(lambda: next(looks), None, stop) == "found"
-
-
-def test_without_time_a_wait_looks_once() -> None:
-    looks = iter([None])
-    assert wait_for(lambda: next(looks), 0, threading.Event()) is None
-
-
-def test_a_wait_is_no_busy_loop() -> None:
-    looks = []
-    assert wait_for(lambda: looks.append(1), 0.3, threading.Event()) is None
-    assert len(looks) <= 32  # 14 pauses that grow to 20 ms, and 0.3 s of those

@@ -1,0 +1,77 @@
+"""Waiting: woken by a write to a file, by a call, or by nothing; never busy, never asleep over what was written."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from jjq import wake
+from jjq.wake import Listener, wait_for
+
+
+@pytest.fixture
+def bell(tmp_path: Path) -> Path:
+    path = tmp_path / "bell"
+    path.touch()
+    return path
+
+
+def test_a_wait_looks_again_when_it_is_woken_and_returns_what_it_finds(bell: Path) -> None:
+    listener = Listener(lambda: [bell])
+    looks: list[int] = []
+
+    def look() -> str | None:
+        looks.append(1)
+        listener.wake()  # as if something was written right after this look
+        return "found" if len(looks) == 4 else None
+
+    assert wait_for(look, None, listener) == "found"
+
+
+def test_without_time_a_wait_looks_once() -> None:
+    looks: list[int] = []
+    assert wait_for(lambda: looks.append(1), 0, Listener(lambda: None)) is None
+    assert len(looks) == 1
+
+
+@pytest.mark.parametrize(("watched", "most"), [(True, 4), (False, 34)])
+def test_a_wait_is_no_busy_loop(bell: Path, watched: bool, most: int) -> None:
+    # Unwatched: 14 pauses that grow to 20 ms, and 0.3 s of those.
+    looks: list[int] = []
+    assert wait_for(lambda: looks.append(1), 0.3, Listener(lambda: [bell] if watched else None)) is None
+    assert len(looks) <= most
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
+def test_a_write_by_another_process_ends_a_sleep(bell: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wake, "_SAFETY_S", 60.0)  # so that only the kernel's word can end it in time
+    listener = Listener(lambda: [bell])
+    armed = listener.arm()
+    assert listener.told
+    code = "import sys, os; fd = os.open(sys.argv[1], os.O_WRONLY); os.pwrite(fd, b'x', 0)"
+    subprocess.run([sys.executable, "-c", code, str(bell)], check=True)
+    listener.sleep(armed, 30)
+    assert listener.arm() > armed
+    listener.close()
+
+
+def test_a_file_that_cannot_be_watched_is_looked_at_instead(tmp_path: Path) -> None:
+    listener = Listener(lambda: [tmp_path / "not-there"])
+    listener.arm()
+    assert not listener.told
+
+
+def test_closing_ends_every_sleep(bell: Path) -> None:
+    listener = Listener(lambda: [bell])
+    armed = listener.arm()
+    sleepers = [threading.Thread(target=listener.sleep, args=(armed, 60)) for _ in range(3)]
+    for sleeper in sleepers:
+        sleeper.start()
+    listener.close()
+    for sleeper in sleepers:
+        sleeper.join(30)
+        assert not sleeper.is_alive()
+    assert listener.arm() >= armed
+    assert not listener.told

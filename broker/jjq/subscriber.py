@@ -290,6 +290,7 @@ class Subscriber:
             with self._mutex:
                 if not self._store.catalog.set_cursors(self.id, places, only_forward=False):
                     raise self._gone()
+                _ring(self._topic)
                 self._pinned = None
                 if self._popping is not None:
                     self._follow_cursor(self._popping)
@@ -454,6 +455,7 @@ def delete(store: Store, name: str) -> None:
     if not store.catalog.drop_subscriber(found.id):
         raise SubscriberNotFound(f"there is no subscriber {name!r} in {store.path}")
     drop_lock(store, found.id)
+    _ring(found.topic)
 
 
 def handles(store: Store) -> list[Subscriber]:
@@ -553,3 +555,13 @@ def _watched(topic: Topic) -> list[Path] | None:
             return None
         found += paths
     return found
+
+
+def _ring(topic: Topic) -> None:
+    """Wakes who waits on a topic after a change of a cursor: that writes to no file that is watched."""
+    with contextlib.suppress(OSError):  # only a wake-up: who waits looks again by itself a little later
+        fd = files.open_lock(topic.directory(0) / "lock")
+        try:
+            files.pwrite(fd, b"\0", 0)
+        finally:
+            files.close(fd)

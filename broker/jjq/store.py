@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jjq import files, staging, subscriber
+from jjq import files, staging, subscriber, topicfile
 from jjq.catalog.base import Catalog, TopicRow
 from jjq.catalog.sqlite import SqliteDriver
 from jjq.clock import boot_id, host, now_us
-from jjq.config import TopicConfig, check_partitions
+from jjq.config import GRACE_US, TopicConfig, check_partitions
 from jjq.errors import (
     InvalidArgument,
     StoreClosed,
@@ -34,6 +34,7 @@ from jjq.log.partition import PartitionLog
 from jjq.log.reader import LogReader
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import EPHEMERAL, Commit, Slice, StagedFile, WriterInfo, check_name
+from jjq.producer import Producer
 from jjq.schema import add_columns as with_columns
 from jjq.schema import check_schema
 from jjq.subscriber import Subscriber
@@ -41,10 +42,9 @@ from jjq.topic import Facts, Topic
 from jjq.wake import Listener
 
 if TYPE_CHECKING:
-    from jjq.verify import Progress, VerifyReport
+    from jjq.reports import MaintenanceReport, Progress, VerifyReport
 
 FORMAT = 1
-GRACE_US = 600_000_000  # how long a file outlives its row, so that readers need not plan again
 # File systems whose locks or mappings do not hold among hosts.
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs", "fuse.glusterfs"}
 
@@ -311,25 +311,7 @@ class Store:
             log.ring_locked()
 
     def _write_topic_json(self, row: TopicRow, deleted: bool = False) -> None:
-        """The catalog's row again, beside the data, for the day the catalog is lost."""
-        partitions = (
-            {} if deleted else {p.partition: [p.start_offset, p.end_offset] for p in self._partition_rows(row.id)}
-        )
-        body = {
-            "id": row.id, "name": row.name, "partitions": row.partitions, "config": row.config,
-            "schema_version": row.schema_version, "created_at": row.created_at, "deleted": deleted,
-            "offsets": {str(p): span for p, span in partitions.items()},
-            "schemas": {
-                str(version): None if schema is None else schema.serialize().to_pybytes().hex()
-                for version, schema in ({row.schema_version: row.schema} | self.catalog.schemas(row.id)).items()
-            },
-        }  # fmt: skip
-        path = self.path / "topics" / row.id / "topic.json"
-        with files.translated("write", path):
-            files.write_small(path, json.dumps(body, indent=1, sort_keys=True).encode())
-
-    def _partition_rows(self, topic_id: str) -> list[Any]:
-        return self.catalog.partitions(topic_id) if self.catalog.topic_by_id(topic_id) else []
+        topicfile.write(self.path, self.catalog, row, deleted=deleted)
 
     # --- subscribers -------------------------------------------------------------------------------------------------
 
@@ -412,6 +394,11 @@ class Store:
                     with contextlib.suppress(OSError):
                         files.unlink(self.path / path)
 
+    def producer(self, **settings: Any) -> Producer:
+        """Pushes that gather into batches: see `jjq.producer.Producer` for `linger_ms`, `batch_bytes`, `window`."""
+        self.check_open(write=True)
+        return Producer(self, **settings)
+
     def writers(self) -> list[WriterInfo]:
         """Exactly-once writers, by id."""
         self.check_open()
@@ -423,6 +410,12 @@ class Store:
         return self.catalog.drop_writer(check_name(writer_id, "writer"))
 
     # --- care --------------------------------------------------------------------------------------------------------
+
+    def maintain(self, progress: Progress | None = None, *, grace_us: int | None = None) -> MaintenanceReport:
+        """Rolls, compacts, expires and removes what is due; one process at a time. See `jjq.maintenance`."""
+        from jjq.maintenance import maintain
+
+        return maintain(self, progress, grace_us=grace_us)
 
     def verify(self, progress: Progress | None = None, *, sample: float | None = None) -> VerifyReport:
         """Checks every file against the catalog; what is wrong is in the report. See `jjq.verify`."""

@@ -162,14 +162,14 @@ class Topic:
         """
         if type(value) is bytes and key is None and headers is None and self.schema is None:
             # What most single pushes are; the checks of `_request` that it needs, and no more.
-            place = self._choose(partition, None)
+            place = self.choose(partition, None)
             self.check_size(len(value), self.config.max_record_bytes, "the record")
-            stamps = self._stamps(None if timestamp is None else [timestamp], 1)
+            stamps = self.stamps(None if timestamp is None else [timestamp], 1)
             request = Append(self.schema_version, (None,), (value,), stamps=stamps, size=len(value) + 400)
             self._store.log(self.id, place).append(request)
             return Position(place, request.offset, request.timestamp)
         key_bytes = None if key is None else to_bytes(key, "a key")
-        place = self._choose(partition, key_bytes)
+        place = self.choose(partition, key_bytes)
         pairs = None if headers is None else [check_headers(headers)]
         request = self._request([value], [key_bytes], pairs, [timestamp] if timestamp is not None else None)
         self._store.log(self.id, place).append(request)
@@ -192,7 +192,7 @@ class Topic:
             return Positions([])
         key_list = None if keys is None else [None if key is None else to_bytes(key, "a key") for key in keys]
         pairs = None if headers is None else [check_headers(each) for each in headers]
-        default = self._choose(partition, None)
+        default = self.choose(partition, None)
         if partition is not None or key_list is None or self.partitions == 1:
             groups = {default: list(range(len(values)))}
             places = None
@@ -255,7 +255,7 @@ class Topic:
             stamps = data.column(timestamp)
         table = self._retry_schema(lambda: prepare(self, data, key=key, timestamps=stamps))
         self.check_size(table.nbytes, self.config.max_batch_bytes, "the batch")
-        default = self._choose(partition, None)
+        default = self.choose(partition, None)
         if writer_id is not None or batch_id is not None or table.nbytes > _APPEND_BYTES:
             with self._store.stage(default_partition=default) as stage:
                 user = table.select(list(range(len(SYSTEM_FIELDS), table.num_columns)))
@@ -278,7 +278,7 @@ class Topic:
             ranges.append(PositionRange(place, request.offset, request.offset + request.rows, request.timestamp))
         return Positions(ranges)
 
-    def _choose(self, partition: int | None, key: bytes | None) -> int:
+    def choose(self, partition: int | None, key: bytes | None) -> int:
         if partition is not None:
             return self.check_partition(partition)
         if self.partitions == 1:
@@ -289,11 +289,11 @@ class Topic:
         self, values: Sequence[Any], keys: Sequence[bytes | None], headers: list[Any] | None,
         timestamps: Sequence[Timestamp] | None,
     ) -> Append:  # fmt: skip
-        stamps = self._stamps(timestamps, len(values))
+        stamps = self.stamps(timestamps, len(values))
         limit = self.config.max_record_bytes
         if self.schema is None:
             data = [
-                value if isinstance(value, bytes) or value is None else self._plain(value) for value in values
+                value if isinstance(value, bytes) or value is None else self.plain(value) for value in values
             ]  # fmt: skip
             size = 0
             for i, value in enumerate(data):
@@ -318,7 +318,7 @@ class Topic:
         self.check_size(batch.nbytes, self.config.max_batch_bytes, "the batch")
         return Append(self.schema_version, batch=batch, stamps=stamps, size=batch.nbytes + 400)
 
-    def _plain(self, value: object) -> bytes:
+    def plain(self, value: object) -> bytes:
         if isinstance(value, Mapping):
             raise SchemaMismatch(
                 f"topic {self.name!r} has no schema, so a record is bytes or str, not a mapping; encode it "
@@ -337,7 +337,7 @@ class Topic:
                 raise
             return build()
 
-    def _stamps(self, timestamps: Sequence[Timestamp] | None, rows: int) -> list[int] | None:
+    def stamps(self, timestamps: Sequence[Timestamp] | None, rows: int) -> list[int] | None:
         if self.config.timestamps == "broker":
             if timestamps is not None and any(each is not None for each in timestamps):
                 raise InvalidArgument(

@@ -1,0 +1,294 @@
+"""Pushing without waiting for each record: records gather for a few milliseconds and are written as one message.
+
+```python
+with store.producer(linger_ms=5) as producer:
+    future = producer.push("events", b"value", key=b"k")
+    future.result()        # the Position, when it is as durable as the topic promises
+```
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from jjq.errors import InvalidArgument, JjqError, RecordTooLarge, StoreClosed
+from jjq.model import Position
+from jjq.schema import check_headers, rows_to_table, to_bytes
+
+if TYPE_CHECKING:
+    from jjq.store import Store
+    from jjq.topic import Headers, Timestamp, Topic
+
+log = logging.getLogger("jjq.producer")
+
+_FIRST_RETRY_S = 0.05
+_LONGEST_RETRY_S = 2.0
+
+
+class PushFuture:
+    """The position of one record, once it is written. Cheaper than `concurrent.futures.Future`: a batch shares one lock."""
+
+    __slots__ = ("_batch", "_index")
+
+    def __init__(self, batch: _Batch, index: int) -> None:
+        self._batch, self._index = batch, index
+
+    def done(self) -> bool:
+        return self._batch.finished
+
+    def result(self, timeout: float | None = None) -> Position:
+        """The position; waits up to `timeout` seconds (None: ever). Raises TimeoutError, or what the push failed with."""
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        batch = self._batch
+        stamp = batch.timestamp if batch.stamps is None else batch.stamps[self._index]
+        return Position(batch.partition, batch.offset + self._index, stamp)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._batch.wait(timeout)
+        return self._batch.error
+
+    def add_done_callback(self, callback: Callable[[PushFuture], Any]) -> None:
+        """Calls back with this future when it is done: from the thread that writes, or now."""
+        self._batch.when_done(lambda: callback(self))
+
+
+class _Batch:
+    """Records of one partition that will be one message."""
+
+    __slots__ = (
+        "_callbacks", "_condition", "began", "error", "finished", "headers", "keys", "offset", "partition",
+        "size", "stamps", "timestamp", "topic", "values",
+    )  # fmt: skip
+
+    def __init__(self, topic: Topic, partition: int) -> None:
+        self.topic, self.partition = topic, partition
+        self.keys: list[bytes | None] = []
+        self.values: list[Any] = []
+        self.headers: list[Any] | None = None
+        self.stamps: list[int] | None = None
+        self.size = 0
+        self.began = time.monotonic()
+        self.offset, self.timestamp = -1, 0
+        self.error: BaseException | None = None
+        self.finished = False
+        self._condition = threading.Condition()
+        self._callbacks: list[Callable[[], Any]] = []
+
+    def wait(self, timeout: float | None) -> None:
+        if not self.finished:
+            with self._condition:
+                if not self._condition.wait_for(lambda: self.finished, timeout):
+                    raise TimeoutError("the record is not written yet; it may still be")
+
+    def when_done(self, callback: Callable[[], Any]) -> None:
+        with self._condition:
+            if not self.finished:
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def finish(self, error: BaseException | None) -> None:
+        with self._condition:
+            self.error = error
+            self.finished = True
+            callbacks, self._callbacks = self._callbacks, []
+            self._condition.notify_all()
+        for callback in callbacks:
+            try:
+                callback()
+            except Exception:
+                log.exception("a callback of a push failed")
+
+
+class Producer:
+    """Gathers pushes into batches and writes them in the background; safe among threads. Close it, or use `with`.
+
+    Records of one partition are written in the order they were pushed. At most `window` records are unacknowledged: a
+    push beyond that waits, which is how a slow disk slows its producers. A failure that may pass (a full disk) is tried
+    again, in order, for `delivery_timeout_s`; a failed append leaves nothing, so trying again never duplicates.
+    """
+
+    def __init__(
+        self, store: Store, *, linger_ms: float = 5.0, batch_bytes: int = 1 << 20, window: int = 65_536,
+        delivery_timeout_s: float = 30.0, on_error: Callable[[PushFuture], Any] | None = None,
+    ) -> None:  # fmt: skip
+        if not 0 <= linger_ms <= 60_000:
+            raise InvalidArgument(f"linger_ms must be from 0 to 60000 milliseconds, not {linger_ms!r}")
+        if not 1 <= batch_bytes <= 1 << 30:
+            raise InvalidArgument(f"batch_bytes must be from 1 to {1 << 30}, not {batch_bytes!r}")
+        if not 1 <= window <= 100_000_000:
+            raise InvalidArgument(f"window must be from 1 to 100000000 records, not {window!r}")
+        self._store = store
+        self._linger_s = linger_ms / 1000
+        self._batch_bytes, self._window = batch_bytes, window
+        self._delivery_timeout_s = delivery_timeout_s
+        self._on_error = on_error
+        self._mutex = threading.Lock()
+        self._changed = threading.Condition(self._mutex)
+        self._topics: dict[str, Topic] = {}
+        self._open: dict[tuple[str, int], _Batch] = {}
+        self._ready: deque[_Batch] = deque()
+        self._pending = 0  # records pushed and not yet acknowledged
+        self._flushing = 0
+        self._closed = False
+        self._never = threading.Event()
+        self.acknowledged = 0
+        self.failed = 0
+        self._thread = threading.Thread(target=self._run, name="jjq-producer", daemon=True)
+        self._thread.start()
+
+    def push(
+        self, topic: str, value: Any, *, key: bytes | str | None = None, headers: Headers = None,
+        timestamp: Timestamp = None, partition: int | None = None,
+    ) -> PushFuture:  # fmt: skip
+        """Takes a record to be written soon; see `Topic.push` for what it may be. Waits only when the window is full.
+
+        Bad arguments raise here; what goes wrong later is the future's, and counted in `failed`.
+        """
+        target = self._topics.get(topic)
+        if target is None:
+            target = self._topics[topic] = self._store.topic(topic)
+        plain_key = None if key is None else to_bytes(key, "a key")
+        place = target.choose(partition, plain_key)
+        data: Any
+        if target.schema is None:
+            data = value if type(value) is bytes or value is None else target.plain(value)
+            size = len(data or b"") + len(plain_key or b"")
+        else:
+            data, size = value, rows_to_table([value], target.schema).nbytes  # a bad row fails here, not its batch
+        if size > target.config.max_record_bytes:
+            raise RecordTooLarge(
+                f"the record has {size:,} bytes, the topic takes up to {target.config.max_record_bytes:,}"
+            )
+        pairs = None if headers is None else check_headers(headers)
+        stamps = target.stamps(None if timestamp is None else [timestamp], 1)
+        with self._mutex:
+            while self._pending >= self._window and not self._closed:
+                self._flushing += 1  # full: what lingers goes now
+                self._changed.notify_all()
+                self._changed.wait()
+                self._flushing -= 1
+            if self._closed:
+                raise StoreClosed("the producer was closed; make another with store.producer()")
+            batch = self._open.get((topic, place))
+            if batch is None:
+                batch = self._open[topic, place] = _Batch(target, place)
+                if len(self._open) == 1:
+                    self._changed.notify_all()
+            index = len(batch.values)
+            batch.keys.append(plain_key)
+            batch.values.append(data)
+            if pairs is not None or batch.headers is not None:
+                batch.headers = batch.headers if batch.headers is not None else [None] * index
+                batch.headers.append(pairs)
+            if stamps is not None:
+                batch.stamps = batch.stamps or []
+                batch.stamps += stamps
+            batch.size += size
+            self._pending += 1
+            if batch.size >= self._batch_bytes:
+                self._ready.append(self._open.pop((topic, place)))
+                self._changed.notify_all()
+        return PushFuture(batch, index)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Returns when everything pushed before is written or has failed; raises TimeoutError after `timeout` seconds."""
+        with self._mutex:
+            target = self.acknowledged + self.failed + self._pending
+            self._flushing += 1
+            self._changed.notify_all()
+            done = self._changed.wait_for(lambda: self.acknowledged + self.failed >= target, timeout)
+            self._flushing -= 1
+        if not done:
+            raise TimeoutError(f"{self._pending} records are not written yet")
+
+    def close(self) -> None:
+        """Writes what was pushed, then ends; a second close is quiet."""
+        with self._mutex:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return f"<Producer {state}, {self._pending} pending, {self.acknowledged} acknowledged, {self.failed} failed>"
+
+    # --- the thread that writes ----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._mutex:
+                batch = self._next_locked()
+            if batch is None:
+                return
+            error = self._write(batch)
+            with self._mutex:
+                rows = len(batch.values)
+                self._pending -= rows
+                if error is None:
+                    self.acknowledged += rows
+                else:
+                    self.failed += rows
+                self._changed.notify_all()
+            batch.finish(error)
+            if error is not None:
+                log.warning("%d records for topic %r were not written: %s", rows, batch.topic.name, error)
+                if self._on_error is not None:
+                    for index in range(rows):
+                        self._on_error(PushFuture(batch, index))
+
+    def _next_locked(self) -> _Batch | None:
+        """The next batch to write, when it is time; None when the producer is closed and all is written."""
+        while True:
+            if self._ready:
+                return self._ready.popleft()
+            if self._open:
+                place, batch = next(iter(self._open.items()))
+                left = batch.began + self._linger_s - time.monotonic()
+                if left <= 0 or self._flushing or self._closed:
+                    return self._open.pop(place)
+                self._changed.wait(left)
+            elif self._closed:
+                return None
+            else:
+                self._changed.wait()
+
+    def _write(self, batch: _Batch) -> BaseException | None:
+        deadline = time.monotonic() + self._delivery_timeout_s
+        pause = _FIRST_RETRY_S
+        while True:
+            try:
+                positions = batch.topic.push_many(
+                    batch.values,
+                    keys=batch.keys,
+                    headers=batch.headers,
+                    timestamps=batch.stamps,
+                    partition=batch.partition,
+                )
+                batch.offset, batch.timestamp = positions.ranges[0].start, positions.ranges[0].timestamp
+                return None
+            except JjqError as error:
+                if not error.retryable or time.monotonic() + pause > deadline:
+                    return error
+                log.warning("topic %r: %s; trying again in %.2f s", batch.topic.name, error, pause)
+            except Exception as error:  # noqa: BLE001 - every future must hear of it
+                return error
+            self._never.wait(pause)
+            pause = min(2 * pause, _LONGEST_RETRY_S)

@@ -1,0 +1,181 @@
+"""Batched pushes: order, windows, failures that pass, failures that do not, and futures that always end."""
+
+import errno
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import jjq
+from jjq import files
+from jjq.producer import Producer, PushFuture
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[jjq.Store]:
+    with jjq.open(tmp_path / "store") as opened:
+        yield opened
+
+
+def values(topic: jjq.Topic) -> list[object]:
+    return topic.read().read_all().column("value").to_pylist()
+
+
+def test_pushes_are_written_in_order_and_their_futures_know_where(store: jjq.Store) -> None:
+    topic = store.create_topic("t")
+    with store.producer(linger_ms=1) as producer:
+        futures = [producer.push("t", str(i)) for i in range(5000)]
+        producer.flush(30)
+        assert all(future.done() for future in futures)
+    assert [future.result().offset for future in futures] == list(range(5000))
+    assert values(topic) == [str(i).encode() for i in range(5000)]
+
+
+def test_a_batch_is_one_message(store: jjq.Store) -> None:
+    topic = store.create_topic("t")
+    with store.producer(linger_ms=60_000) as producer:
+        for i in range(100):
+            producer.push("t", str(i))
+    segment = topic.segments()[0]
+    index = Path(segment.path).with_suffix(".index")
+    assert index.stat().st_size == 2 * 80  # the head's entry and one batch's
+
+
+def test_keys_headers_and_times_arrive_as_pushed(store: jjq.Store) -> None:
+    topic = store.create_topic("t", partitions=4, timestamps="producer")
+    with store.producer() as producer:
+        plain = producer.push("t", b"a", key="k", timestamp=7)
+        marked = producer.push("t", None, key="k", headers={"h": b"1"}, timestamp=9)
+    assert (plain.result().timestamp, marked.result().timestamp) == (7, 9)
+    rows = topic.read(metadata=["_key", "_headers"]).read_all().to_pylist()
+    assert rows == [
+        {"value": b"a", "_key": b"k", "_headers": None},
+        {"value": None, "_key": b"k", "_headers": [{"key": "h", "value": b"1"}]},
+    ]
+
+
+def test_topics_with_a_schema_take_mappings_and_a_bad_one_fails_alone(store: jjq.Store) -> None:
+    topic = store.create_topic("t", schema=pa.schema([("a", pa.int64())]))
+    with store.producer() as producer:
+        producer.push("t", {"a": 1})
+        for bad in (b"a", {"b": 1}, {"a": "one"}):
+            with pytest.raises(jjq.SchemaMismatch):
+                producer.push("t", bad)
+        producer.push("t", {"a": None})
+    assert topic.read().read_all().column("a").to_pylist() == [1, None]
+
+
+def test_what_can_be_known_at_once_raises_at_once(store: jjq.Store) -> None:
+    store.create_topic("t", max_record_bytes=10)
+    with store.producer() as producer:
+        with pytest.raises(jjq.TopicNotFound):
+            producer.push("nope", b"")
+        with pytest.raises(jjq.RecordTooLarge):
+            producer.push("t", b"x" * 11)
+        with pytest.raises(jjq.InvalidArgument):
+            producer.push("t", b"", partition=1)
+        with pytest.raises(jjq.InvalidArgument):
+            producer.push("t", b"", timestamp=5)
+    for bad in ({"linger_ms": -1}, {"batch_bytes": 0}, {"window": 0}):
+        with pytest.raises(jjq.InvalidArgument):
+            store.producer(**bad)
+
+
+def test_a_full_window_makes_the_pusher_wait(store: jjq.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = store.create_topic("t")
+    topic.push(b"first")
+    gate = threading.Event()
+    reached = threading.Event()
+    real = files.datasync
+
+    def slow(fd: int) -> None:
+        reached.set()
+        gate.wait(30)
+        real(fd)
+
+    monkeypatch.setattr(files, "datasync", slow)
+    with store.producer(linger_ms=0, window=10) as producer:
+        futures = [producer.push("t", b"v") for _ in range(10)]
+        assert reached.wait(30)
+        blocked = threading.Thread(target=lambda: futures.append(producer.push("t", b"last")))
+        blocked.start()
+        blocked.join(0.2)
+        assert blocked.is_alive()
+        gate.set()
+        blocked.join(30)
+        assert not blocked.is_alive()
+    assert [future.result().offset for future in futures] == list(range(1, 12))
+
+
+def test_a_failure_that_passes_is_tried_again_in_order_and_never_duplicates(
+    store: jjq.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = store.create_topic("t")
+    real, failures = files.datasync, iter([True, True, True])
+
+    def failing(fd: int) -> None:
+        if next(failures, False):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(fd)
+
+    monkeypatch.setattr(files, "datasync", failing)
+    with store.producer(linger_ms=1, batch_bytes=100) as producer:
+        futures = [producer.push("t", f"{i:03}") for i in range(200)]
+    assert all(future.exception() is None for future in futures)
+    assert values(topic) == [f"{i:03}".encode() for i in range(200)]
+
+
+def test_a_failure_that_does_not_pass_reaches_every_future(store: jjq.Store) -> None:
+    store.create_topic("t")
+    heard: list[PushFuture] = []
+    producer = store.producer(linger_ms=60_000, on_error=heard.append)
+    futures = [producer.push("t", b"v") for _ in range(3)]
+    called: list[PushFuture] = []
+    futures[0].add_done_callback(called.append)
+    store.delete_topic("t")
+    producer.close()
+    assert [type(future.exception()) for future in futures] == [jjq.TopicDeleted] * 3
+    with pytest.raises(jjq.TopicDeleted):
+        futures[1].result()
+    assert called == [futures[0]]
+    assert len(heard) == producer.failed == 3
+
+
+def test_a_closed_producer_takes_nothing_more(store: jjq.Store) -> None:
+    store.create_topic("t")
+    producer = store.producer()
+    producer.close()
+    producer.close()
+    with pytest.raises(jjq.StoreClosed):
+        producer.push("t", b"v")
+    assert repr(producer) == "<Producer closed, 0 pending, 0 acknowledged, 0 failed>"
+
+
+def test_waiting_for_a_future_can_end_without_it(store: jjq.Store) -> None:
+    store.create_topic("t")
+    with store.producer(linger_ms=60_000) as producer:
+        future = producer.push("t", b"v")
+        with pytest.raises(TimeoutError):
+            future.result(0.01)
+        assert not future.done()
+    assert future.result().offset == 0
+
+
+def test_many_threads_share_a_producer(store: jjq.Store) -> None:
+    topic = store.create_topic("t", partitions=3)
+    with Producer(store, window=500) as producer:
+
+        def work(name: int) -> None:
+            for i in range(500):
+                producer.push("t", f"{name}-{i}", key=str(name))
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    found = [value.decode().split("-") for value in values(topic)]  # type: ignore[attr-defined]
+    for name in range(8):
+        assert [int(i) for who, i in found if who == str(name)] == list(range(500))

@@ -16,6 +16,7 @@ TIMESTAMPS = ("broker", "producer")
 COMPRESSIONS = (None, "lz4", "zstd")
 MAX_PARTITIONS = 1024
 DAY_US = 86_400_000_000
+GRACE_US = 600_000_000  # how long a file outlives its row, so that readers need not plan again
 
 Duration = timedelta | str | int | float | None
 

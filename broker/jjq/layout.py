@@ -67,6 +67,18 @@ def is_segment_path(path: str) -> bool:
     )
 
 
+def is_subscriber_lock(path: str) -> bool:
+    """Whether a path relative to the store is the lock file of a subscriber."""
+    head, _, name = path.partition("/")
+    return head == "subscribers" and name.endswith(".lock") and is_id(name.removesuffix(".lock"))
+
+
+def names_of(uuid: str, kind: str) -> list[str]:
+    """The files of a segment of a kind."""
+    suffixes = {"arrows": (".arrows", ".index"), "arrow": (".arrow", ".json")}.get(kind, ())
+    return [uuid + suffix for suffix in suffixes]
+
+
 def topic_directories(store: Path) -> list[Path]:
     """The directories of topics, known to the catalog or not."""
     return [path for path in _listed(store / "topics") if is_id(path.name) and path.is_dir()]
@@ -107,6 +119,12 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return body if isinstance(body, dict) else None
 
 
+def write_json(path: Path, body: dict[str, Any]) -> None:
+    """Replaces a small file atomically and durably."""
+    with files.translated("write", path):
+        files.write_small(path, json.dumps(body, indent=1, sort_keys=True).encode())
+
+
 # --- notes and sidecars ----------------------------------------------------------------------------------------------
 
 
@@ -133,7 +151,7 @@ def write_note(path: Path, topic_id: str, partition: int) -> None:
     body = {"writing": path.stem, "topic": topic_id, "partition": partition}
     fd = files.create(path)
     try:
-        files.pwrite(fd, [json.dumps(body).encode()], 0)
+        files.pwrite(fd, json.dumps(body).encode(), 0)
     finally:
         files.close(fd)
 
@@ -181,3 +199,45 @@ def segment_from_json(values: dict[str, Any]) -> Segment:
     if not is_id(segment.uuid) or not 0 <= segment.base < segment.end:
         raise ValueError(f"no segment: {segment}")
     return segment
+
+
+# --- manifests -------------------------------------------------------------------------------------------------------
+
+
+class Placed(NamedTuple):
+    """A segment and the partition it is in."""
+
+    topic_id: str
+    partition: int
+    segment: Segment
+
+
+class Manifest(NamedTuple):
+    """What a commit was: its segments in order, (writer id, batch id, query id), when (microseconds), and the positions
+    it gave, by topic name and partition."""
+
+    transaction: str
+    writer: tuple[str, int, str | None] | None
+    at: int
+    positions: dict[str, dict[int, tuple[int, int]]]
+    segments: list[Placed]
+
+
+def read_manifest(body: dict[str, Any] | None) -> Manifest | None:
+    """None for what is no manifest."""
+    try:
+        if body is None:
+            return None
+        writer = body["writer"]
+        return Manifest(
+            str(body["transaction"]),
+            None if writer is None else (str(writer[0]), int(writer[1]), writer[2]),
+            int(body["at"]),
+            {
+                name: {int(partition): (int(span[0]), int(span[1])) for partition, span in each.items()}
+                for name, each in body["positions"].items()
+            },
+            [Placed(str(e["topic"]), int(e["partition"]), segment_from_json(e)) for e in body["segments"]],
+        )
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        return None

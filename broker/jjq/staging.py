@@ -297,7 +297,7 @@ def commit(
                 segments[place].append(segment)
                 base, prefix = segment.end, segment.prefix_max_ts
             positions.setdefault(names[place[0]], {})[place[1]] = (first, base)
-        _write_manifest(store, transaction, writer, segments, now)
+        _write_manifest(store, transaction, writer, segments, positions, now)
         known = store.catalog.link(rows, segments, writer=writer, positions=positions, now=now)
         for log in logs.values():
             log.forget_active()
@@ -332,13 +332,14 @@ def _check_staged(store: Store, file: StagedFile) -> None:
 
 def _write_manifest(
     store: Store, transaction: str, writer: tuple[str, int, str | None] | None,
-    segments: dict[tuple[str, int], list[Segment]], now: int,
+    segments: dict[tuple[str, int], list[Segment]], positions: dict[str, dict[int, tuple[int, int]]], now: int,
 ) -> None:  # fmt: skip
     """What this transaction is, beside the catalog: from it repair takes the transaction whole, or not at all."""
     body = {
         "transaction": transaction,
         "writer": writer,
         "at": now,
+        "positions": positions,
         "segments": [
             {"topic": topic_id, "partition": partition, **segment_values(segment)}
             for (topic_id, partition), each in segments.items()

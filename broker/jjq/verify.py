@@ -9,79 +9,26 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from jjq import layout
+from jjq import layout, topicfile
 from jjq.catalog.base import PartitionRow, TopicRow
 from jjq.errors import DamagedSegment, StoreError, StoreFormat, TopicDeleted
-from jjq.log.check import check_rolled, check_sealed, check_stream, holds_nothing
+from jjq.known import Known
+from jjq.log.check import check_rolled, check_sealed, check_stream
 from jjq.log.format import CLOSE
 from jjq.log.partition import survey
 from jjq.log.reader import LOST
 from jjq.log.stream import StreamReader, stream_paths
 from jjq.model import Segment
+from jjq.reports import Problem, Progress, VerifyReport, no_progress
 from jjq.store import Store
 from jjq.topic import Facts
 
-Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, what is being looked at
 _ROUNDS = 20  # how often what vanished is looked up again before a busy partition is left for another time
 _EVER = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Something that is not as it should be, where, and what to do. Offsets are `[start, end)`.
-
-    `code`: `catalog`, `missing` or `damaged` (a file), `row` (the catalog contradicts itself), `gap`, `overlap`,
-    `cursor`, `topic_file`.
-    """
-
-    code: str
-    message: str
-    advice: str
-    topic: str | None = None
-    partition: int | None = None
-    path: str | None = None
-    start: int | None = None
-    end: int | None = None
-
-
-@dataclass(slots=True)
-class VerifyReport:
-    """What `verify` saw. `problems` is empty for a store that is whole; `notes` are facts that need nothing done.
-
-    `unknown` are files that nobody names (paths relative to the store): no harm, and never deleted by jjq.
-    """
-
-    path: str
-    problems: list[Problem] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-    topics: int = 0
-    partitions: int = 0
-    segments: int = 0
-    records: int = 0
-    lost: int = 0
-    bytes: int = 0
-
-    @property
-    def ok(self) -> bool:
-        return not self.problems
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"ok": self.ok, **asdict(self)}
-
-    def __str__(self) -> str:
-        state = "whole" if self.ok else f"{len(self.problems)} problems"
-        counts = f"{self.topics} topics, {self.segments} segments, {self.records} records, {self.bytes} bytes"
-        lines = [f"{self.path}: {state}; {counts}"]
-        lines += [f"{each.code}: {each.message}. {each.advice}" for each in self.problems]
-        lines += [f"note: {each}" for each in self.notes]
-        lines += [f"unknown file: {each}" for each in self.unknown]
-        return "\n".join(lines)
 
 
 def verify(
@@ -104,7 +51,7 @@ class Verifier:
     def __init__(self, store: Store, progress: Progress | None, sample: float | None) -> None:
         self._store = store
         self._catalog = store.catalog
-        self._progress = progress or (lambda done, total, what: None)
+        self._progress = progress or no_progress
         self._sample = sample
         self._random = random.SystemRandom()
         self._done = self._total = 0
@@ -169,19 +116,14 @@ class Verifier:
             self._partition(topic, facts, row.partition)
 
     def _topic_file(self, topic: TopicRow) -> None:
-        path = self._store.path / "topics" / topic.id / layout.TOPIC_FILE
-        body = layout.read_json(path)
-        if body is None or body.get("id") != topic.id:
+        path = topicfile.path_of(self._store.path, topic.id)
+        found = topicfile.read(self._store.path, topic.id)
+        if found is None:
             self._problem(
                 "topic_file", f"{path} is missing or cannot be read", "Run `jjq maintain`, which writes it again",
                 topic.name, path=str(path),
             )  # fmt: skip
-        elif (
-            body.get("name") != topic.name
-            or body.get("deleted")
-            or body.get("schema_version") != topic.schema_version
-            or body.get("config") != topic.config
-        ):
+        elif topicfile.differs(self._store.path, self._catalog, topic):
             self.report.notes.append(f"{path} is older than the catalog; `jjq maintain` brings it up to date")
 
     def _partition(self, topic: TopicRow, facts: Facts, partition: int) -> None:
@@ -399,10 +341,7 @@ class Verifier:
                 )  # fmt: skip
 
     def _unknown(self) -> None:
-        known = Known(self._store)
-        for path in layout.walk(self._store.path):
-            if not known(path) and path.exists():
-                self.report.unknown.append(str(path.relative_to(self._store.path)))
+        self.report.unknown += [str(path.relative_to(self._store.path)) for path in Known(self._store).unknown()]
 
     # --- saying so ---------------------------------------------------------------------------------------------------
 
@@ -434,51 +373,3 @@ def reader_disagrees(reader: StreamReader) -> DamagedSegment:
         f"{reader.index_path}: its beginning is not where the catalog ends", path=str(reader.index_path), position=0,
         lost=None,
     )  # fmt: skip
-
-
-class Known:
-    """Tells the files that belong to a store, now, from others. The catalog is asked about each file anew, so a file
-    that was made or named a moment ago is known."""
-
-    _ROOT = (
-        "jjq.json", "store.lock", "catalog.lock", layout.MAINTENANCE_LOCK, layout.BACKUP, *layout.CATALOG_FILES,
-    )  # fmt: skip
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._garbage: set[str] = set()
-
-    def __call__(self, path: Path) -> bool:
-        parts = path.relative_to(self._store.path).parts
-        name = parts[-1]
-        if len(parts) == 1:
-            return name.removesuffix(layout.UNFINISHED) in self._ROOT
-        if parts[0] == "links" and len(parts) == 2:
-            return layout.is_id(name.removesuffix(".json"))
-        if parts[0] != "topics" or not layout.is_id(parts[1]):
-            return False
-        if len(parts) == 3:
-            return name.removesuffix(layout.UNFINISHED) == layout.TOPIC_FILE
-        if len(parts) != 4 or not parts[2].isdecimal():
-            return False
-        return name == "lock" or self._of_segment(path, parts[1], int(parts[2]))
-
-    def _of_segment(self, path: Path, topic_id: str, partition: int) -> bool:
-        file = layout.segment_file(path.name)
-        if file is None:
-            return False
-        catalog = self._store.catalog
-        for fresh in (False, True):
-            if catalog.segment(file.uuid) is not None:
-                return True
-            with contextlib.suppress(TopicDeleted):
-                if catalog.partition(topic_id, partition).active == file.uuid:
-                    return True
-            if fresh or not self._garbage:
-                self._garbage = set(catalog.garbage())
-            if str(path.relative_to(self._store.path)) in self._garbage or f"topics/{topic_id}" in self._garbage:
-                return True
-        note = layout.read_json(path.with_name(f"{file.uuid}.json"))
-        if layout.is_staged(note) or layout.is_unfinished(note) or layout.read_sidecar(note) is not None:
-            return True
-        return file.suffix in (".arrows", ".index") and holds_nothing(path.parent, file.uuid)

@@ -344,6 +344,27 @@ class Catalog:
             for path in garbage:
                 tx.run("add_garbage", path=path, due_at=due_at)
 
+    def drop_prefix(
+        self, topic_id: str, partition: int, segments: Sequence[Segment], garbage: Sequence[str], due_at: int
+    ) -> bool:
+        """Lets go of a partition's first segments; False, and nothing done, when they are no longer its first."""
+        with contextlib.suppress(_InputGone), self.driver.write(durable=True) as tx:
+            row = tx.row("partition", topic_id=topic_id, partition=partition)
+            if row is None:
+                raise _deleted(topic_id)
+            current = PartitionRow(*row)
+            if current.start_offset != segments[0].base:
+                raise _InputGone
+            for each in segments:
+                if not tx.run("drop_segment", topic_id=topic_id, partition=partition, base=each.base, uuid=each.uuid):
+                    raise _InputGone
+            after = dataclasses.replace(current, start_offset=segments[-1].end)
+            tx.run("update_partition", **dataclasses.asdict(after))
+            for path in garbage:
+                tx.run("add_garbage", path=path, due_at=due_at)
+            return True
+        return False
+
     def alter_topic(self, topic_id: str, config: dict[str, Any], schema_version: int, schema: pa.Schema | None) -> None:
         with self.driver.write(durable=True) as tx:
             row = tx.row("topic_by_id", id=topic_id)
@@ -376,6 +397,10 @@ class Catalog:
         """Paths, relative to the store, that may be removed (by `now`, in microseconds; None: ever)."""
         rows = self.driver.rows("garbage") if now is None else self.driver.rows("garbage_due", now=now)
         return [row[0] for row in rows]
+
+    def is_garbage(self, path: str) -> bool:
+        """Whether a path, relative to the store, waits for its removal."""
+        return self.driver.row("garbage_row", path=path) is not None
 
     def drop_garbage(self, paths: Sequence[str]) -> None:
         with self.driver.write(durable=False) as tx:

@@ -23,7 +23,7 @@ from jjq.model import Segment, StagedFile
 MAGIC = b"ARROW1\0\0"
 TAIL = b"ARROW1"
 BATCH_BYTES = 1 << 20
-_COMPRESSED_ROWS = 4096  # a random read decompresses a whole batch
+COMPRESSED_ROWS = 4096  # a random read decompresses a whole batch
 
 
 def sealed_path(directory: Path, uuid: str) -> Path:
@@ -80,7 +80,7 @@ class SealedWriter:
 
     def write_all(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Physical batches of any size, written in batches of about 1 MiB."""
-        for batch in rebatch(batches, most_rows=_COMPRESSED_ROWS if self._compressed else 1 << 20):
+        for batch in rebatch(batches, most_rows=COMPRESSED_ROWS if self._compressed else 1 << 20):
             self.write(batch)
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -95,6 +95,16 @@ class SealedWriter:
         self.length += len(head) + len(body)
         self.rows += batch.num_rows
         self.min_ts, self.max_ts = min(self.min_ts, bounds["min"]), max(self.max_ts, bounds["max"])
+
+    @property
+    def crc(self) -> int:
+        """CRC32C of the whole file so far."""
+        return int(self._crc)
+
+    @property
+    def meta_crc(self) -> int:
+        """CRC32C of head and footer."""
+        return int(self._meta_crc)
 
     def finish(self) -> None:
         """Writes the footer and syncs the file; the directory is the caller's to sync, once for all its files."""

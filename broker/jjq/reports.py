@@ -1,0 +1,97 @@
+"""What verify, maintenance and repair say of what they saw and did: values, with a text for people and a dict for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, what is being looked at
+
+
+def no_progress(done: int, total: int, what: str) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is not as it should be, where, and what to do. Offsets are `[start, end)`.
+
+    `code`: `catalog`, `missing` or `damaged` (a file), `row` (the catalog contradicts itself), `gap`, `overlap`,
+    `cursor`, `topic_file`.
+    """
+
+    code: str
+    message: str
+    advice: str
+    topic: str | None = None
+    partition: int | None = None
+    path: str | None = None
+    start: int | None = None
+    end: int | None = None
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """What `verify` saw. `problems` is empty for a store that is whole; `notes` are facts that need nothing done.
+
+    `unknown` are files that nobody names (paths relative to the store): no harm, and never deleted by jjq.
+    """
+
+    path: str
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    topics: int = 0
+    partitions: int = 0
+    segments: int = 0
+    records: int = 0
+    lost: int = 0
+    bytes: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"ok": self.ok, **asdict(self)}
+
+    def __str__(self) -> str:
+        state = "whole" if self.ok else f"{len(self.problems)} problems"
+        counts = f"{self.topics} topics, {self.segments} segments, {self.records} records, {self.bytes} bytes"
+        lines = [f"{self.path}: {state}; {counts}"]
+        lines += [f"{each.code}: {each.message}. {each.advice}" for each in self.problems]
+        lines += [f"note: {each}" for each in self.notes]
+        lines += [f"unknown file: {each}" for each in self.unknown]
+        return "\n".join(lines)
+
+
+@dataclass(slots=True)
+class MaintenanceReport:
+    """What was done. `busy` when another process was at it: then nothing was. Sizes in bytes.
+
+    `errors` did not keep the rest from being done; `kept` are files of a deleted topic that jjq does not know and
+    therefore left.
+    """
+
+    busy: bool = False
+    rolled: int = 0
+    compacted: int = 0
+    compacted_into: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    expired: int = 0
+    expired_records: int = 0
+    expired_bytes: int = 0
+    removed: int = 0
+    removed_bytes: int = 0
+    staged_reaped: int = 0
+    leftovers: int = 0
+    manifests: int = 0
+    topic_files: int = 0
+    backup: bool = False
+    errors: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)

@@ -20,7 +20,6 @@ from typing import Any, Self
 
 from jjq import files
 from jjq.catalog.sqlite import SqliteDriver
-from jjq.errors import StoreError
 
 # What each function of jjq.files does to the disk. `plain` ones need no wrapping: they call others, or change nothing.
 KINDS = {
@@ -216,37 +215,60 @@ class Counting(Disk):
 
 
 class Failing(Counting):
-    """Makes the `number`-th operation (from 1) of some kinds fail, and `times` - 1 more of the same kind after it.
+    """Makes the `number`-th operation (from 1) of some kinds fail, with `for_good` all after it too.
 
-    `part` is how much of a failing write reaches the file.
+    `part` is how much of a failing write reaches the file. `synced` has the bytes of each file (by name) that are known
+    to be on disk; then a failing sync loses the rest, as the kernel does when it drops pages that it could not write.
     """
 
     def __init__(
-        self, number: int, kinds: Iterable[str] = CHANGES, *, code: int = errno.EIO, part: float = 0.0, times: int = 1
-    ) -> None:
+        self, number: int, kinds: Iterable[str] = CHANGES, *, code: int = errno.EIO, part: float = 0.0,
+        for_good: bool = False, synced: dict[str, int] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(kinds)
-        self.number, self.code, self.part, self.left = number, code, part, times
+        self.number, self.code, self.part, self.for_good = number, code, part, for_good
+        self.synced = None if synced is None else dict(synced)
         self.failed: Operation | None = None
 
     def failure(self, operation: Operation) -> OSError:
         return OSError(self.code, os.strerror(self.code), str(operation.path))
 
     def _fails(self, operation: Operation) -> bool:
-        due = len(self.seen) == self.number if self.failed is None else operation.kind == self.failed.kind
-        if operation.kind not in self.kinds or not due or not self.left:
+        due = len(self.seen) == self.number if self.failed is None else self.for_good
+        if operation.kind not in self.kinds or not due:
             return False
-        self.left -= 1
         self.failed = self.failed or operation
         return True
 
     def reached(self, operation: Operation) -> None:
         if not (operation.kind == "write" and self.part) and self._fails(operation):
+            if operation.kind == "sync" and self.synced is not None:
+                kept = self.synced.get(operation.path.name, 0)
+                with operation.path.open("r+b") as file:
+                    file.seek(kept)
+                    file.write(bytes(operation.path.stat().st_size - kept))
             raise self.failure(operation)
 
     def lets_through(self, operation: Operation) -> int:
         if self.part and self._fails(operation):
             return int(len(operation.data) * self.part)
         return len(operation.data)
+
+    def done(self, operation: Operation) -> None:
+        if operation.kind == "sync" and self.synced is not None:
+            self.synced[operation.path.name] = operation.path.stat().st_size
+
+
+class Syncs(Disk):
+    """Notes how many bytes of each file, by its name, have been synced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.synced: dict[str, int] = {}
+
+    def done(self, operation: Operation) -> None:
+        if operation.kind == "sync":
+            self.synced[operation.path.name] = operation.path.stat().st_size
 
 
 class Filling(Disk):
@@ -555,9 +577,3 @@ def _make(nodes: dict[int, _File | _Directory], inode: int, chance: Chance, targ
     if node.catalogs:
         image = node.catalogs[chance.catalog(len(node.catalogs) - 1)]
         (target / "catalog.db").write_bytes(image)
-
-
-__all__ = [
-    "CHANGES", "KINDS", "PLAIN", "Chance", "Counting", "Disk", "Dying", "Event", "Failing", "Filling", "KeepAll",
-    "Operation", "Recorder", "Some", "StoreError", "Zeros", "after_power_cut",
-]  # fmt: skip

@@ -74,6 +74,13 @@ def _tear(store: jjq.Store) -> None:
         file.write(b"\xff\xff\xff\xff torn")
 
 
+def _push_and_sync(store: jjq.Store) -> None:
+    """What the background does for a topic with `interval`."""
+    topic = store.topic("t")
+    topic.push(b"new", partition=0)
+    store.log(topic.id, 0).sync()
+
+
 SCENARIOS = (
     Scenario("first push", lambda store: store.topic("fresh").push(b"first"), pushes=True),
     Scenario("push", lambda store: store.topic("t").push(b"new", key=b"k", partition=0), pushes=True),
@@ -97,6 +104,7 @@ SCENARIOS = (
         twice=True,
     ),
     Scenario("push_table", lambda store: store.topic("s").push_table(_table(10, 5), partition=1), pushes=True),
+    Scenario("push, then sync", _push_and_sync, twice=True),
     Scenario("link", _link),
     Scenario("commit over two topics", _commit),
     Scenario("alter: a column", lambda store: store.alter_topic("s", add_columns=pa.schema([("x", pa.float64())]))),

@@ -410,6 +410,9 @@ class ActiveFile:
         """Puts on disk what is visible but not yet synced (durability `interval`), and says so in the index."""
         if self.last.flags & SYNCED or self.closed:
             return
+        if self.failed:
+            self.close_locked("failed")
+            return
         self._sync_locked()
         self.last = self.last._replace(flags=self.last.flags | SYNCED)
         files.pwrite(self._index_fd, fmt.pack_entry(self.last), (self._known - 1) * ENTRY_SIZE)
@@ -426,12 +429,16 @@ class ActiveFile:
             raise
 
     def close_locked(self, reason: str) -> None:
-        """Ends the file where its entries end, on disk. It never takes another record."""
+        """Ends the file where its entries end, on disk. It never takes another record.
+
+        Where a sync failed and the closing entry could not be written then, the file ends at what was on disk before: a
+        second sync that succeeds says nothing of the pages that the first one dropped.
+        """
         if self.closed:
             return
-        if not self.last.flags & SYNCED:
+        if not self.failed and not self.last.flags & SYNCED:
             self._sync_locked()
-        self._write_close_locked(reason, self.last.end)
+        self._write_close_locked(reason, self.synced_offset if self.failed else self.last.end)
         files.datasync(self._index_fd)
 
     def _write_close_locked(self, reason: str, end: int) -> None:

@@ -1,0 +1,84 @@
+"""A sync that fails and loses what it was for: the kernel drops the pages it could not write, and the next sync succeeds."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import jjq
+from jjq.errors import DamagedSegment, DataLoss, JjqError, StoreError
+from tests.crash.checks import Partition, State, contents, rows_of
+from tests.crash.faults import CHANGES, Counting, Failing, Syncs
+from tests.crash.scenarios import SCENARIOS, SYNC_MODES, Scenario, make
+
+
+def attempt(scenario: Scenario, store: jjq.Store) -> JjqError | None:
+    try:
+        scenario.act(store)
+    except JjqError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("for_good", [False, True], ids=["once", "until mended"])
+@pytest.mark.parametrize("sync", SYNC_MODES)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+def test_what_a_failed_sync_loses_is_never_believed(scenario: Scenario, sync: str, for_good: bool, place: Path) -> None:
+    template = place / "template"
+    with Syncs() as syncs:
+        make(template, sync)
+        with jjq.open(template) as store:
+            scenario.prepare(store)
+            before = contents(store)
+    kinds = CHANGES if for_good else ["sync"]
+    shutil.copytree(template, place / "done")
+    with jjq.open(place / "done") as store:
+        with Counting(kinds) as counting:
+            scenario.act(store)
+        after = contents(store)
+    for number, operation in enumerate(counting.seen, 1):
+        if operation.kind != "sync" or operation.path.suffix not in (".arrows", ".arrow"):
+            continue
+        path = place / str(number)
+        shutil.copytree(template, path)
+        with jjq.open(path) as store, jjq.open(path) as other:
+            contents(other)
+            with Failing(number, kinds, for_good=for_good, synced=syncs.synced) as failing:
+                error = attempt(scenario, store)
+            assert failing.failed is not None
+            assert error is None or type(error) is StoreError
+            check_mended(sync, before, after, store, other)
+        shutil.rmtree(path)
+
+
+def check_mended(sync: str, before: State, after: State, store: jjq.Store, other: jjq.Store) -> None:
+    """No view shows a wrong row; the next push ends the damage; what was promised is there, the rest is named as lost."""
+    for topic in store.topics():
+        for partition in range(topic.partitions):
+            had, will = (state.get(topic.name, {"rows": {}})["rows"].get(partition) for state in (before, after))
+            allowed = [each for each in (had, will) if each is not None]
+            lost = []
+            if sync != "always" and had is not None:
+                lost = [(had[0], had[1][:count]) for count in range(len(had[1]))]
+            views = [view.topic(topic.name) for view in (other, store)]
+            for view in views:
+                check_intact(view, partition, [*allowed, *lost])
+            topic.push(b"next" if topic.schema is None else {"n": -1}, partition=partition)
+            start, rows = rows_of(topic, partition)
+            assert (start, rows[:-1]) in [*allowed, *lost]
+            for view in views:
+                assert rows_of(view, partition) == (start, rows)
+            if (start, rows[:-1]) not in allowed:
+                assert had is not None
+                topic.push_many([b"" if topic.schema is None else {"n": 0}] * len(had[1]), partition=partition)
+                with pytest.raises(DataLoss):
+                    topic.plan(partition, start, start + len(had[1]), lineage=0)
+
+
+def check_intact(topic: jjq.Topic, partition: int, allowed: list[Partition]) -> None:
+    """A partition reads as one of the `allowed`, or says that it is damaged."""
+    try:
+        found = rows_of(topic, partition)
+    except DamagedSegment:
+        return
+    assert found in allowed

@@ -11,11 +11,11 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jjq import files, staging, subscriber, topicfile
+from jjq import files, objects, staging, subscriber, topicfile
 from jjq.catalog.base import Catalog, TopicRow
 from jjq.catalog.sqlite import SqliteDriver
 from jjq.clock import boot_id, host, now_us
@@ -33,7 +33,7 @@ from jjq.errors import (
 from jjq.log.partition import PartitionLog
 from jjq.log.reader import LogReader
 from jjq.log.sealed import BATCH_BYTES
-from jjq.model import EPHEMERAL, Commit, Slice, StagedFile, WriterInfo, check_name
+from jjq.model import EPHEMERAL, Commit, Record, Slice, StagedFile, WriterInfo, check_name
 from jjq.producer import Producer
 from jjq.schema import add_columns as with_columns
 from jjq.schema import check_schema
@@ -393,6 +393,16 @@ class Store:
                 for path in self.segment_files(file.topic_id, file.partition, file.uuid):
                     with contextlib.suppress(OSError):
                         files.unlink(self.path / path)
+
+    def open_object(self, record: Record | str | bytes) -> IO[bytes]:
+        """The object that a record refers to, as an open binary file, checked whole before; see `Topic.push_file`."""
+        self.check_open()
+        return objects.open_object(self, record)
+
+    def list_objects(self) -> list[objects.ObjectInfo]:
+        """The objects that records refer to, by hash."""
+        self.check_open()
+        return objects.list_objects(self)
 
     def producer(self, **settings: Any) -> Producer:
         """Pushes that gather into batches: see `jjq.producer.Producer` for `linger_ms`, `batch_bytes`, `window`."""

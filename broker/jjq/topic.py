@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from jjq import objects
 from jjq.catalog.base import TopicRow
 from jjq.clock import now_us, to_us
 from jjq.config import TopicConfig
@@ -174,6 +175,19 @@ class Topic:
         request = self._request([value], [key_bytes], pairs, [timestamp] if timestamp is not None else None)
         self._store.log(self.id, place).append(request)
         return Position(place, request.offset, request.timestamp)
+
+    def push_file(
+        self, source: objects.Source, value: Any = None, *, key: bytes | str | None = None, headers: Headers = None,
+        timestamp: Timestamp = None, partition: int | None = None,
+    ) -> Position:  # fmt: skip
+        """Pushes a record that refers to a big object; `source` is a path, bytes or an open binary file.
+
+        The object is kept in the store once, by its content's hash, checked when it is read (`store.open_object(record)`),
+        and goes with the last record that refers to it. `value` is the record's own: by default the file's name.
+        """
+        return objects.push_file(
+            self, self._store, source, value, key=key, headers=headers, timestamp=timestamp, partition=partition
+        )
 
     def push_many(
         self, values: Sequence[Any], *, keys: Sequence[bytes | str | None] | None = None,

@@ -32,9 +32,13 @@ _orphans: list[Any] = []  # temporary directories of a parent
 
 
 def _load_queries() -> dict[str, str]:
-    text = resources.files("jjq.catalog").joinpath("queries.sql").read_text(encoding="utf-8")
-    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
-    return {name: body.strip() for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+    """The statements of every queries*.sql, by name."""
+    found: dict[str, str] = {}
+    for entry in resources.files("jjq.catalog").iterdir():
+        if entry.name.startswith("queries") and entry.name.endswith(".sql"):
+            parts = re.split(r"^-- name: (\w+)\n", entry.read_text(encoding="utf-8"), flags=re.MULTILINE)
+            found.update((name, body.strip()) for name, body in zip(parts[1::2], parts[2::2], strict=True))
+    return found
 
 
 QUERIES = _load_queries()

@@ -1,0 +1,38 @@
+-- name: add_object_reference
+INSERT INTO object_references (id, hash, topic_id, partition, record_offset, created_at)
+VALUES (:id, :hash, :topic_id, -1, -1, :created_at)
+
+-- name: place_object_reference
+UPDATE object_references SET partition = :partition, record_offset = :record_offset WHERE id = :id
+
+-- name: drop_object_reference
+DELETE FROM object_references WHERE id = :id
+
+-- name: add_object
+INSERT INTO objects (hash, bytes, created_at) VALUES (:hash, :bytes, :created_at) ON CONFLICT (hash) DO NOTHING
+
+-- name: object
+SELECT bytes FROM objects WHERE hash = :hash
+
+-- name: objects
+SELECT o.hash, o.bytes, o.created_at, COUNT(r.id) FROM objects o LEFT JOIN object_references r ON r.hash = o.hash
+GROUP BY o.hash, o.bytes, o.created_at ORDER BY o.hash
+
+-- name: drop_passed_references
+DELETE FROM object_references WHERE record_offset >= 0 AND record_offset < COALESCE(
+(SELECT p.start_offset FROM partitions p WHERE p.topic_id = object_references.topic_id
+AND p.partition = object_references.partition), record_offset + 1)
+
+-- name: drop_orphaned_references
+DELETE FROM object_references WHERE record_offset < 0 AND created_at < :before
+AND NOT EXISTS (SELECT 1 FROM segments s WHERE s.topic_id = object_references.topic_id
+AND s.appended_at < object_references.created_at + :margin)
+AND NOT EXISTS (SELECT 1 FROM partitions p WHERE p.topic_id = object_references.topic_id AND p.active IS NOT NULL
+AND p.end_offset = p.start_offset)
+
+-- name: unreferenced_objects
+SELECT o.hash, o.bytes FROM objects o
+WHERE NOT EXISTS (SELECT 1 FROM object_references r WHERE r.hash = o.hash) ORDER BY o.hash
+
+-- name: drop_object
+DELETE FROM objects WHERE hash = :hash

@@ -1,0 +1,227 @@
+"""Big objects (images, models, documents) that records refer to instead of carrying.
+
+An object is a file in the store, named by the SHA-256 of its content and kept once however many records refer to it. A
+record refers to it in its header `jjq-object`. The object goes when retention has taken the last of those records.
+
+A reference has its row before the object is looked for and before the record is pushed, and objects are removed only
+inside a catalog transaction that sees no row: so what a record refers to is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import re
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from jjq import files
+from jjq.clock import now_us
+from jjq.errors import DamagedSegment, InvalidArgument, JjqError
+from jjq.model import Position, Record
+from jjq.schema import check_headers
+
+if TYPE_CHECKING:
+    from jjq.store import Store
+    from jjq.topic import Headers, Timestamp, Topic
+
+HEADER = "jjq-object"
+_CHUNK_BYTES = 1 << 20
+_REFERENCE = re.compile(r"sha256:([0-9a-f]{64})")
+# A push that died between its reference and its record leaves a row without an offset. It is dropped once nothing of the
+# topic is as old as it is, with this much allowed for clocks.
+_MARGIN_US = 86_400_000_000
+
+Source = str | os.PathLike[str] | bytes | IO[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """An object of the store: SHA-256 as hex, bytes, when it came (microseconds), how many records refer to it."""
+
+    hash: str
+    bytes: int
+    created_at: int
+    references: int
+
+
+def object_path(store: Store, digest: str) -> Path:
+    return store.path / "objects" / digest[:2] / digest
+
+
+def push_file(
+    topic: Topic, store: Store, source: Source, value: Any, *, key: bytes | str | None, headers: Headers,
+    timestamp: Timestamp, partition: int | None,
+) -> Position:  # fmt: skip
+    """See `Topic.push_file`."""
+    if topic.schema is None and value is None:
+        value = os.fspath(source).rpartition(os.sep)[2] if isinstance(source, (str, os.PathLike)) else b""
+    pairs = check_headers(headers) or []
+    if any(name == HEADER for name, _ in pairs):
+        raise InvalidArgument(
+            f"the header {HEADER!r} is what push_file adds; push the record with another name for yours"
+        )
+    with files.translated("keep an object in", store.path), _opened(source) as stream, _Incoming(store) as incoming:
+        incoming.take(stream)
+        digest = incoming.digest
+        reference = uuid.uuid4().hex
+        with store.catalog.driver.write(durable=True) as tx:
+            tx.run("add_object_reference", id=reference, hash=digest, topic_id=topic.id, created_at=now_us())
+        incoming.keep(object_path(store, digest))
+        with store.catalog.driver.write(durable=True) as tx:
+            tx.run("add_object", hash=digest, bytes=incoming.size, created_at=now_us())
+    try:
+        position = topic.push(
+            value,
+            key=key,
+            headers=[*pairs, (HEADER, f"sha256:{digest}".encode())],
+            timestamp=timestamp,
+            partition=partition,
+        )
+    except JjqError:
+        with store.catalog.driver.write(durable=True) as tx:  # nothing was appended
+            tx.run("drop_object_reference", id=reference)
+        raise
+    with store.catalog.driver.write(durable=True) as tx:
+        tx.run("place_object_reference", id=reference, partition=position.partition, record_offset=position.offset)
+    return position
+
+
+@contextlib.contextmanager
+def _opened(source: Source) -> Iterator[IO[bytes]]:
+    if isinstance(source, bytes):
+        yield io.BytesIO(source)
+    elif isinstance(source, (str, os.PathLike)):
+        try:
+            stream = open(source, "rb")  # noqa: SIM115 - closed below
+        except OSError as error:
+            raise InvalidArgument(f"cannot read {os.fspath(source)}: {error.strerror}") from error
+        with stream:
+            yield stream
+    elif hasattr(source, "read"):
+        yield source
+    else:
+        raise InvalidArgument(f"push_file takes a path, bytes or a binary file, not {type(source).__name__}")
+
+
+class _Incoming:
+    """A file on its way in: written under a name of its own, hashed as it goes, then given its content's name."""
+
+    def __init__(self, store: Store) -> None:
+        directory = store.path / "objects"
+        files.make_dirs(directory)
+        self._path = directory / f"{uuid.uuid4().hex}.new"
+        self._fd = -1
+        self._hash = hashlib.sha256()
+        self.size = 0
+
+    def __enter__(self) -> _Incoming:
+        self._fd = files.create(self._path)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        files.close(self._fd)
+        with contextlib.suppress(OSError):
+            files.unlink(self._path)
+
+    def take(self, stream: IO[bytes]) -> None:
+        while chunk := stream.read(_CHUNK_BYTES):
+            if not isinstance(chunk, bytes):
+                raise InvalidArgument("the file is open for text; open it with mode 'rb'")
+            self._hash.update(chunk)
+            files.pwrite(self._fd, chunk, self.size)
+            self.size += len(chunk)
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+    def keep(self, path: Path) -> None:
+        """On disk under its name, unless it is there already."""
+        if path.exists() and path.stat().st_size == self.size:
+            return
+        files.datasync(self._fd)
+        files.make_dirs(path.parent)
+        files.replace(self._path, path)
+        files.sync_dir(path.parent)
+        files.sync_dir(path.parent.parent)
+
+
+def digest_of(record: Record | str | bytes) -> str:
+    """The SHA-256 (hex) that a record, or a reference `sha256:...`, names; raises InvalidArgument."""
+    text: object = record
+    if isinstance(record, Record):
+        text = next((value for name, value in record.headers or () if name == HEADER), None)
+        if text is None:
+            raise InvalidArgument(f"the record at offset {record.offset} of {record.topic!r} refers to no object")
+    if isinstance(text, bytes):
+        text = text.decode("ascii", "replace")
+    match = _REFERENCE.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise InvalidArgument(f"{text!r} is no reference; one looks like sha256: and 64 hexadecimal digits")
+    return match.group(1)
+
+
+def open_object(store: Store, record: Record | str | bytes) -> IO[bytes]:
+    """The object's bytes as a file, checked whole before the first is given out; raises DamagedSegment."""
+    digest = digest_of(record)
+    path = object_path(store, digest)
+    try:
+        stream = open(path, "rb")  # noqa: SIM115 - the caller's to close
+    except FileNotFoundError as error:
+        raise InvalidArgument(f"the store has no object {digest}; retention may have taken its last record") from error
+    check = hashlib.sha256()
+    while chunk := stream.read(_CHUNK_BYTES):
+        check.update(chunk)
+    if check.hexdigest() != digest:
+        stream.close()
+        raise DamagedSegment(
+            f"{path}: the object is not what was pushed; put the right file in its place, or push it again",
+            path=str(path), position=0, lost=None,
+        )  # fmt: skip
+    stream.seek(0)
+    return stream
+
+
+def list_objects(store: Store) -> list[ObjectInfo]:
+    return [ObjectInfo(*row) for row in store.catalog.driver.rows("objects")]
+
+
+def sweep(store: Store) -> tuple[int, int]:
+    """Removes objects that no record refers to any more; returns (objects, bytes) removed."""
+    removed = freed = 0
+    now = now_us()
+    with store.catalog.driver.write(durable=True) as tx:
+        tx.run("drop_passed_references")
+        tx.run("drop_orphaned_references", before=now - _MARGIN_US, margin=_MARGIN_US)
+    candidates = store.catalog.driver.rows("unreferenced_objects")
+    for digest, size in candidates:
+        # One at a time: the file goes while the catalog's lock keeps new references away.
+        with store.catalog.driver.write(durable=True) as tx:
+            if (digest, size) in tx.rows("unreferenced_objects"):
+                with files.translated("remove", object_path(store, digest)):
+                    files.unlink(object_path(store, digest))
+                tx.run("drop_object", hash=digest)
+                removed, freed = removed + 1, freed + size
+    return removed, freed
+
+
+def problems(store: Store) -> Sequence[str]:
+    """What is wrong with the objects, for verify: each missing or changed one by path."""
+    found = []
+    for info in list_objects(store):
+        path = object_path(store, info.hash)
+        if not info.references:
+            continue
+        try:
+            open_object(store, f"sha256:{info.hash}").close()
+        except InvalidArgument:
+            found.append(f"{path}: the object is missing; {info.references} records refer to it")
+        except DamagedSegment as error:
+            found.append(error.message)
+    return found

@@ -1,0 +1,128 @@
+"""Big objects by reference: kept once, checked when read, gone with the last record that refers to them."""
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import jjq
+from jjq import files, objects
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[jjq.Store]:
+    with jjq.open(tmp_path / "store") as opened:
+        yield opened
+
+
+def records(store: jjq.Store, name: str) -> list[jjq.Record]:
+    topic = store.topic(name)
+    return [r for o in topic.offsets() for r in topic.records(topic.plan(o.partition, o.start, o.end))]
+
+
+def content(store: jjq.Store, record: jjq.Record) -> bytes:
+    with store.open_object(record) as stream:
+        return stream.read()
+
+
+def test_an_object_is_read_back_through_its_record(store: jjq.Store, tmp_path: Path) -> None:
+    picture = tmp_path / "cat.png"
+    picture.write_bytes(b"\x89PNG" * 1000)
+    topic = store.create_topic("pictures")
+    position = topic.push_file(picture, key="cat", headers={"mime": b"image/png"})
+    assert position.offset == 0
+    (record,) = records(store, "pictures")
+    assert (record.value, record.key, record.headers[0]) == (b"cat.png", b"cat", ("mime", b"image/png"))  # type: ignore[index]
+    with store.open_object(record) as stream:
+        assert stream.read() == picture.read_bytes()
+
+
+@pytest.mark.parametrize("make", [lambda data: data, io.BytesIO], ids=["bytes", "file"])
+def test_the_same_content_is_kept_once(store: jjq.Store, make: object) -> None:
+    topic = store.create_topic("t")
+    for _ in range(3):
+        topic.push_file(make(b"content"), b"own value")  # type: ignore[operator]
+    (info,) = store.list_objects()
+    assert (info.bytes, info.references) == (7, 3)
+    assert len([p for p in (store.path / "objects").rglob("*") if p.is_file()]) == 1
+    assert [record.value for record in records(store, "t")] == [b"own value"] * 3
+
+
+def test_topics_with_a_schema_carry_objects_too(store: jjq.Store) -> None:
+    store.create_topic("t", schema=pa.schema([("name", pa.string())])).push_file(b"data", {"name": "n"})
+    (record,) = records(store, "t")
+    assert record.value == {"name": "n"}
+    assert content(store, record) == b"data"
+
+
+def test_an_object_goes_with_its_last_record(store: jjq.Store) -> None:
+    one, two = store.create_topic("one"), store.create_topic("two")
+    one.push_file(b"shared")
+    two.push_file(b"shared")
+    two.push_file(b"only two")
+    assert objects.sweep(store) == (0, 0)
+    two.empty()
+    assert objects.sweep(store) == (1, 8)
+    assert content(store, records(store, "one")[0]) == b"shared"
+    store.delete_topic("one")
+    assert objects.sweep(store) == (1, 6)
+    assert [p for p in (store.path / "objects").rglob("*") if p.is_file()] == []
+
+
+def test_a_changed_object_is_not_given_out(store: jjq.Store) -> None:
+    store.create_topic("t").push_file(b"right")
+    (record,) = records(store, "t")
+    path = objects.object_path(store, objects.digest_of(record))
+    path.write_bytes(b"wrong")
+    with pytest.raises(jjq.DamagedSegment, match="not what was pushed"):
+        store.open_object(record)
+    assert len(objects.problems(store)) == 1
+    path.unlink()
+    with pytest.raises(jjq.InvalidArgument, match="no object"):
+        store.open_object(record)
+    assert "is missing" in objects.problems(store)[0]
+
+
+def test_a_push_that_fails_leaves_nothing_behind(store: jjq.Store, tmp_path: Path) -> None:
+    topic = store.create_topic("t", max_record_bytes=5)
+    with pytest.raises(jjq.RecordTooLarge):
+        topic.push_file(b"data", b"too long a value")
+    with pytest.raises(jjq.InvalidArgument, match="cannot read"):
+        topic.push_file(tmp_path / "nope")
+    with pytest.raises(jjq.InvalidArgument, match="takes a path"):
+        topic.push_file(7)  # type: ignore[arg-type]
+    with pytest.raises(jjq.InvalidArgument, match="for text"):
+        topic.push_file(io.StringIO("text"))  # type: ignore[arg-type]
+    with pytest.raises(jjq.InvalidArgument, match="jjq-object"):
+        topic.push_file(b"data", headers={objects.HEADER: b""})
+    objects.sweep(store)
+    assert store.list_objects() == []
+    assert [p for p in (store.path / "objects").rglob("*") if p.is_file()] == []
+
+
+@pytest.mark.parametrize("step", ["replace", "datasync", "sync_dir"])
+def test_a_crash_on_the_way_in_never_leaves_a_record_without_its_object(
+    store: jjq.Store, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    topic = store.create_topic("t")
+    topic.push_file(b"before")
+    with monkeypatch.context() as patched:
+
+        def fail(*_: object) -> None:
+            raise OSError(5, "Input/output error")
+
+        patched.setattr(files, step, fail)
+        with pytest.raises(jjq.StoreError):
+            topic.push_file(b"during")
+    assert [content(store, record) for record in records(store, "t")] == [b"before"]
+    topic.push_file(b"during")
+    assert [content(store, record) for record in records(store, "t")] == [b"before", b"during"]
+    assert objects.problems(store) == []
+
+
+@pytest.mark.parametrize("reference", ["", "sha256:12", "md5:" + "0" * 64, b"\xff", "sha256:" + "G" * 64])
+def test_what_is_no_reference_is_refused(store: jjq.Store, reference: str | bytes) -> None:
+    with pytest.raises(jjq.InvalidArgument, match="no reference"):
+        store.open_object(reference)

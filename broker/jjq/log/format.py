@@ -154,6 +154,7 @@ class Entry(NamedTuple):
     OPEN   the head of the file: base = the file's base offset, length = bytes of the schema message
     BATCH  a message: offsets `[base, base + rows)`, bytes `[position, position + length)`
     CLOSE  the file's end: base = its end offset, position = its end in bytes, rows = the reason (CLOSE_REASONS)
+    SYNC   what comes before it is on disk: base = the end offset then, position = the end in bytes
 
     `file_crc` is the CRC of the file from byte 0 to the end of this entry's bytes, so that any run of messages is
     verified by one pass. Timestamps and `appended_at` in microseconds; `run_max_ts` over the file so far.
@@ -183,7 +184,7 @@ class Entry(NamedTuple):
         return self.position + self.length
 
 
-OPEN, BATCH, CLOSE = 1, 2, 3
+OPEN, BATCH, CLOSE, SYNC = 1, 2, 3, 4
 SYNCED = 1  # flag: everything up to this entry was on disk when the entry was written
 CLOSE_REASONS = ("rolled", "linked", "altered", "emptied", "deleted", "failed", "torn", "recovered")
 

@@ -6,6 +6,7 @@ and the read is found again by its range.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +21,10 @@ from jjq.log.partition import LogCatalog, TopicFacts, survey
 from jjq.log.sealed import SealedReader, rebatch
 from jjq.log.stream import StreamReader
 from jjq.model import PartitionOffsets, Segment, SegmentInfo, Slice
-from jjq.schema import METADATA_TYPES
+from jjq.schema import METADATA_TYPES, SYSTEM_COLUMNS
 
 _OPEN_FILES = 32
+_TAIL_BATCHES = 64  # messages that a live consumer takes in at once
 LOST = "lost"  # kind of a segment row that stands for records that repair could not save
 
 
@@ -277,6 +279,34 @@ class LogReader:
                     yield project(batch, physical, base, each, user, metadata, output)
 
         return rebatch(projected(), target_bytes, most_rows)
+
+    def tail(
+        self, partition: int, offset: int, rows: int, user: pa.Schema, metadata: Sequence[str], target_bytes: int
+    ) -> pa.RecordBatch | None:
+        """Up to `rows` records from `offset` on, where they are in the active file as it was last seen; else None.
+
+        What a live consumer asks again and again: one look at the end of an index that is open, no catalog. None says
+        nothing about what there is; `offsets` and `plan` do.
+        """
+        with self._mutex:
+            reader = self._active.get(partition)
+            # Another number of columns: the caller's schema is not the file's, which planning sorts out.
+            if reader is None or offset < reader.base or len(reader.schema) != SYSTEM_COLUMNS + len(user):
+                return None
+            end, closed = reader.end()
+            if closed or end <= offset:
+                return None
+            stop = min(end, offset + rows)
+            found = list(itertools.islice(reader.scan(offset, stop), _TAIL_BATCHES))
+            physical = reader.schema
+        place = Slice(self.topic_id, self.topic, partition, offset, stop, 0, 0)
+        output = output_schema(user, metadata)
+        pieces = []
+        for base, batch in found:
+            first = max(base, offset)
+            cut = batch.slice(first - base, min(base + batch.num_rows, stop) - first)
+            pieces.append(project(cut, physical, first, place, user, metadata, output))
+        return next(rebatch(pieces, target_bytes), None)
 
     def _physical(self, each: Slice, user: pa.Schema, metadata: Sequence[str],
                   ) -> Iterator[tuple[int, pa.RecordBatch, pa.Schema]]:  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from jjq import files
 from jjq.errors import DamagedSegment
 from jjq.log import flat
 from jjq.log import format as fmt
-from jjq.log.format import BATCH, CLOSE, ENTRY_SIZE, NO_TS, OPEN, SYNCED, ActiveField, Encoded, Entry
+from jjq.log.format import BATCH, CLOSE, ENTRY_SIZE, NO_TS, OPEN, SYNC, SYNCED, ActiveField, Encoded, Entry
 from jjq.model import Segment
 from jjq.schema import null_headers
 
@@ -81,7 +82,7 @@ class StreamReader:
         size = (last - first) * ENTRY_SIZE
         data = b""
         for _ in range(_REREADS):
-            # A sync rewrites the flags of the last entry, which a reader may catch half done.
+            # Where an entry that was written in part is written again, a reader may catch it half done.
             data = files.pread(self._index_fd, size, first * ENTRY_SIZE)
             if len(data) == size and fmt.entries_hold(data):
                 return fmt.unpack_entries(data)
@@ -90,6 +91,11 @@ class StreamReader:
             f"{self.index_path}: the index is damaged at byte {position}; run `jjq repair`, which rebuilds it from the data",
             path=str(self.index_path), position=position, lost=None,
         )  # fmt: skip
+
+    @functools.cached_property
+    def base(self) -> int:
+        """The offset of the file's first record."""
+        return self.entries(0, 1)[0].base
 
     def last(self) -> Entry:
         count = self.count()
@@ -121,9 +127,9 @@ class StreamReader:
         while at < count:
             # One entry more in front: its checksum is where this run's begins.
             entries = self.entries(at - 1, min(at + _ENTRIES_AT_ONCE, count))
-            before, run = entries[0], entries[1:]
-            limit = run[-1].base if run[-1].kind == CLOSE else end
-            run = [e for e in run if e.kind == BATCH and e.base < min(end, limit)]
+            before, found = entries[0], entries[1:]
+            limit = found[-1].base if found[-1].kind == CLOSE else end
+            run = [e for e in found if e.kind == BATCH and e.base < min(end, limit)]
             if not run:
                 return
             if expected is not None and run[0].base != expected:
@@ -132,7 +138,7 @@ class StreamReader:
             expected = run[-1].end
             if expected >= min(end, limit):
                 return
-            at += len(run)
+            at += len(found)
 
     def _runs(self, before: Entry, entries: list[Entry]) -> Batches:
         first = 0
@@ -199,13 +205,11 @@ class StreamReader:
     def seek_time(self, ts: int) -> int | None:
         """The first offset of the file whose timestamp is at least `ts` microseconds, None if there is none."""
         count = self.count()
-        at = self._find(
-            ts, count, lambda e: e.run_max_ts if e.kind == BATCH else (NO_TS if e.kind == OPEN else 1 << 62)
-        )
+        at = self._find(ts, count, lambda e: 1 << 62 if e.kind == CLOSE else e.run_max_ts)
         if at >= count:
             return None
-        entry = self.entries(at, at + 1)[0]
-        if entry.kind != BATCH:
+        entry, last = self.entries(at, at + 1)[0], self.last()
+        if entry.kind != BATCH or (last.kind == CLOSE and entry.base >= last.base):  # or was taken back
             return None
         for base, batch in self.scan(entry.base, entry.end):
             if (found := first_at_least(batch, ts)) is not None:
@@ -414,9 +418,12 @@ class ActiveFile:
             self.close_locked("failed")
             return
         self._sync_locked()
-        self.last = self.last._replace(flags=self.last.flags | SYNCED)
-        files.pwrite(self._index_fd, fmt.pack_entry(self.last), (self._known - 1) * ENTRY_SIZE)
-        self.synced_offset, self.synced_position = self.last.end, self.last.end_position
+        # An entry of its own: the last one set again in place could be left half written, and readers rely on it.
+        last = self.last
+        self._add_entry(
+            Entry(SYNC, SYNCED, 0, 0, last.end, 0, last.end_position, 0, NO_TS, NO_TS, last.run_max_ts,
+                  last.appended_at, last.file_crc)
+        )  # fmt: skip
 
     def _sync_locked(self) -> None:
         try:
@@ -448,10 +455,15 @@ class ActiveFile:
             before = self._entry_ending_at(end)
             position, crc, run_max = before.end_position, before.file_crc, before.run_max_ts
         code = fmt.CLOSE_REASONS.index(reason)
-        entry = Entry(CLOSE, SYNCED, 0, 0, end, code, position, 0, NO_TS, NO_TS, run_max, last.appended_at, crc)
+        self._add_entry(
+            Entry(CLOSE, SYNCED, 0, 0, end, code, position, 0, NO_TS, NO_TS, run_max, last.appended_at, crc)
+        )
+
+    def _add_entry(self, entry: Entry) -> None:
         files.pwrite(self._index_fd, fmt.pack_entry(entry), self._known * ENTRY_SIZE)
         self._take(entry)
         self._known += 1
+        self._index_size = self._known * ENTRY_SIZE
 
     def _entry_ending_at(self, end: int) -> Entry:
         entries = fmt.unpack_entries(files.pread(self._index_fd, self._known * ENTRY_SIZE, 0))

@@ -1,0 +1,210 @@
+"""The documentation says what is: every name is there, every link leads somewhere, every example runs."""
+
+import contextlib
+import dataclasses
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jjq
+from jjq.config import TopicConfig
+from jjq.errors import JjqError
+from jjq.log import format as fmt
+from jjq.schema import METADATA_TYPES
+from tests.examples import python_blocks, run_block
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+DURATIONS = {"segment_age_us": "segment_age", "retention_us": "retention"}  # how callers write them
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def is_named(name: str, text: str) -> bool:
+    """Whether a word stands in a text as code: `name`, `x.name`, `name(...)` and the like."""
+    code = "\n".join(re.findall(r"```.*?```|`[^`\n]+`", text, re.DOTALL))
+    return re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", code) is not None
+
+
+# --- every name ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", jjq.__all__)
+def test_every_public_name_is_in_the_page_on_python(name: str) -> None:
+    assert is_named(name, page("docs/python.md"))
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(TopicConfig)])
+def test_every_setting_is_documented_with_its_default(field: str) -> None:
+    text = page("docs/python.md")
+    assert is_named(field, text)
+    assert re.search(rf"^\| `{DURATIONS.get(field, field)}` \| \S", text, re.MULTILINE)
+
+
+def errors(kind: type[JjqError] = JjqError) -> Iterator[type[JjqError]]:
+    yield kind
+    for each in kind.__subclasses__():
+        if each.__module__ == "jjq.errors":
+            yield from errors(each)
+
+
+@pytest.mark.parametrize("error", sorted(set(errors()), key=lambda each: each.code), ids=lambda each: each.code)
+def test_every_error_is_documented_with_its_code_and_whether_to_try_again(error: type[JjqError]) -> None:
+    row = f"| `{error.__name__}` | `{error.code}` | {'yes' if error.retryable else 'no'} |"
+    assert row in page("docs/python.md")
+
+
+def test_no_two_errors_share_a_code() -> None:
+    codes = [each.code for each in set(errors())]
+    assert len(codes) == len(set(codes))
+
+
+@pytest.mark.parametrize("name", METADATA_TYPES)
+def test_every_metadata_column_is_documented(name: str) -> None:
+    for where in ("docs/glossary.md", "docs/python.md", "docs/spark.md"):
+        assert is_named(name, page(where)), where
+
+
+def test_every_spark_option_is_documented_with_its_default() -> None:
+    options = pytest.importorskip("pyspark_jjq.options", reason="pyspark is not installed")
+    text = page("docs/spark.md")
+    for heading, wanted in (("Source options", options.SOURCE_OPTIONS), ("Sink options", options.SINK_OPTIONS)):
+        rows = {row[0].strip("`"): row[1] for row in table_rows(section(text, heading))}
+        assert rows == {each.name: each.default for each in wanted}
+
+
+# --- links -----------------------------------------------------------------------------------------------------------
+
+
+def anchors(text: str) -> set[str]:
+    """The fragments that a page's headings can be reached by."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_relative_link_leads_somewhere(path: Path) -> None:
+    text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"\w+:", target):
+            continue
+        name, _, fragment = target.partition("#")
+        linked = (path.parent / name).resolve() if name else path
+        assert linked.exists() and linked.is_relative_to(ROOT), target
+        if fragment and linked.suffix == ".md":
+            assert fragment in anchors(linked.read_text(encoding="utf-8")), target
+
+
+# --- examples --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/python.md"])
+def test_examples_run_in_order(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = [block for block in python_blocks(ROOT / name) if not block.is_spark]
+    assert blocks
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    with contextlib.ExitStack() as opened:
+        for block in blocks:
+            try:
+                run_block(ROOT / name, block, names)
+            finally:
+                for value in names.values():
+                    if isinstance(value, jjq.Store):
+                        opened.callback(value.close)
+
+
+# --- bytes -----------------------------------------------------------------------------------------------------------
+
+
+def section(text: str, heading: str) -> str:
+    """What stands under a heading, up to the next of any level."""
+    match = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#+ |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert match, heading
+    return match.group(1)
+
+
+def table_rows(text: str) -> list[list[str]]:
+    """The cells of the first table in a text, without its head."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    end = next((i for i, line in enumerate(text.splitlines()) if line.startswith("|")), 0)
+    table = []
+    for line in text.splitlines()[end:]:
+        if not line.startswith("|"):
+            break
+        table.append([cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))])
+    assert lines, "no table"
+    return table[2:]
+
+
+def fields_of(*formats: str) -> list[tuple[int, int]]:
+    """(position, size) of each field of structs that follow one another; padding is a field too."""
+    found, position = [], 0
+    for each in formats:
+        for count, code in re.findall(r"(\d*)([a-zA-Z])", each.lstrip("<")):
+            whole = code in "sx"
+            size = int(count or 1) if whole else struct.calcsize("<" + code)
+            for _ in range(1 if whole else int(count or 1)):
+                found.append((position, size))
+                position += size
+    return found
+
+
+def documented(heading: str) -> list[tuple[int, int]]:
+    rows = table_rows(section(page("docs/format.md"), heading))
+    return [(int(row[0]), int(row[1].split()[0])) for row in rows]
+
+
+def test_the_field_of_an_active_message_is_as_drawn() -> None:
+    fields = fields_of(fmt._ACTIVE.format, fmt._ACTIVE_CRC.format)
+    assert documented("The field of an active message") == fields
+    text = section(page("docs/format.md"), "The field of an active message")
+    size = fmt._ACTIVE.size + fmt._ACTIVE_CRC.size
+    assert f"{size} bytes become {fmt._ACTIVE_CHARS} characters" in text
+    assert f"the last {fmt._CRC_CHARS} of the {fmt._ACTIVE_CHARS} characters as `{fmt._NO_CRC.decode()}`" in text
+
+
+def test_an_index_entry_is_as_drawn() -> None:
+    text = page("docs/format.md")
+    assert documented("`<id>.index`: what counts in a stream file") == fields_of(fmt._ENTRY_FULL.format)
+    assert f"Entries of exactly {fmt.ENTRY_SIZE} bytes" in text
+    assert f"`{fmt.RESIDUE:#010x}`" in text
+
+
+def test_kinds_and_reasons_of_entries_are_as_listed() -> None:
+    text = page("docs/format.md")
+    assert re.findall(r"^\| (\d) \| ([A-Z]+) \|", text, re.MULTILINE) == [
+        (str(fmt.OPEN), "OPEN"), (str(fmt.BATCH), "BATCH"), (str(fmt.CLOSE), "CLOSE"),
+        (str(fmt.SYNC), "SYNC"),
+    ]  # fmt: skip
+    assert re.findall(r"^\| (\d) \| ([a-z]+) \|", text, re.MULTILINE) == [
+        (str(number), reason) for number, reason in enumerate(fmt.CLOSE_REASONS)
+    ]
+
+
+def test_the_field_of_a_sealed_batch_is_as_drawn() -> None:
+    *fixed, crcs = documented("The field of a sealed batch")
+    assert fixed == fields_of(fmt._SEALED.format)
+    assert crcs == (fmt._SEALED.size, 4)
+
+
+def test_the_magics_are_as_written() -> None:
+    text = page("docs/format.md")
+    for magic in (fmt._MAGIC_ACTIVE, fmt._MAGIC_SEALED):
+        assert f"`{magic.decode()}`" in text
+        assert f"`{fmt.b2a_base64(magic, newline=False).decode()}`" in text
+    assert fmt.FORMAT_VERSION == 1  # the tables are of this version
+
+
+def test_every_segment_file_and_every_table_of_the_catalog_is_described() -> None:
+    text = page("docs/format.md")
+    migrations = (ROOT / "broker" / "jjq" / "catalog" / "migrations").glob("*.sql")
+    tables = re.findall(r"CREATE TABLE (\w+)", "".join(each.read_text(encoding="utf-8") for each in migrations))
+    assert [name for name in tables if name != "meta" and not is_named(name, section(text, "`catalog.db`"))] == []
+    assert all(f"<id>{suffix}" in text for suffix in (".arrows", ".index", ".arrow", ".json"))

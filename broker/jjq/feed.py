@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from jjq.errors import DataLoss
 from jjq.model import PartitionOffsets, Record
-from jjq.schema import RAW
 from jjq.topic import Topic, to_records
+from jjq.wake import wait_for
+
+if TYPE_CHECKING:
+    from jjq.store import Store
 
 _METADATA = ("_partition", "_offset", "_timestamp", "_key", "_headers")
 _BUDGET_BYTES = 8 << 20  # what all partitions together may hold
 _WINDOW_BYTES = (64 << 10, 1 << 20)  # and each of them, at least and at most
 _FIRST_ROWS = 1024
 _MOST_ROWS = 64 << 10
+_FOLLOW_ROWS = 1000
 _DECODE_ROWS = 256  # a batch stays Arrow until its rows are near: as Python objects they take five times the room
 
 Place = tuple[int, int]  # (next offset, lineage)
@@ -34,9 +41,10 @@ class _Window:
     batch: pa.RecordBatch | None = None
     decoded: int = 0  # rows of the batch that went to `ready`
     ready: deque[Record] = field(default_factory=deque)
+    checked: bool = False  # whether the position was held against the catalog: a file that goes on needs it once
 
     def clear(self) -> None:
-        self.batch, self.decoded = None, 0
+        self.batch, self.decoded, self.checked = None, 0, False
         self.ready.clear()
 
 
@@ -47,8 +55,8 @@ class Feed:
     position and asks again), DamagedSegment, TopicDeleted and StoreClosed.
     """
 
-    def __init__(self, topic: Topic, places: Mapping[int, Place]) -> None:
-        self._topic = topic
+    def __init__(self, topic: Topic, places: Mapping[int, Place], columns: Sequence[str] | None = None) -> None:
+        self._topic, self._columns = topic, columns
         self._windows = {partition: _Window(partition, *place) for partition, place in sorted(places.items())}
         self._turn = 0  # the partition that is asked first; it moves on with each take, so that none is starved
         low, high = _WINDOW_BYTES
@@ -76,7 +84,7 @@ class Feed:
             window.ready.popleft()
         if not window.ready:
             window.clear()
-        window.position, window.lineage = offset, lineage
+        window.position, window.lineage, window.checked = offset, lineage, False
         return True
 
     def forget(self, partition: int | None = None) -> None:
@@ -146,7 +154,8 @@ class Feed:
             return False
         part = window.batch.slice(window.decoded, _DECODE_ROWS)
         window.decoded += part.num_rows
-        window.ready.extend(to_records(self._topic.name, part, self._topic.schema is None))
+        raw = self._topic.schema is None and self._columns is None
+        window.ready.extend(to_records(self._topic.name, part, raw))
         if window.decoded >= window.batch.num_rows:
             window.batch, window.decoded = None, 0
         # A position may have moved past the first rows while they were still Arrow.
@@ -157,8 +166,14 @@ class Feed:
     def _fill(self, window: _Window) -> bool:
         """Reads on from the position; False when there is nothing yet."""
         partition, reader = window.partition, self._topic.reader
+        user = self._topic.select(self._columns)
+        if window.checked:
+            live = reader.tail(partition, window.position, window.rows, user, _METADATA, self._bytes)
+            if live is not None:
+                return self._take_in(window, live)
         bounds = reader.offsets(partition)
         self._check(window, bounds)
+        window.checked = True
         end = min(bounds.end, window.position + window.rows)
         if end <= window.position:
             return False
@@ -167,10 +182,11 @@ class Feed:
             each.segment is not None and each.segment.schema_version > self._topic.schema_version for each in slices
         ):
             self._topic.refresh()
-        user = RAW if self._topic.schema is None else self._topic.schema
+            user = self._topic.select(self._columns)
         batch = next(reader.read(slices, user, _METADATA, self._bytes), None)
-        if batch is None:
-            return False
+        return batch is not None and self._take_in(window, batch)
+
+    def _take_in(self, window: _Window, batch: pa.RecordBatch) -> bool:
         window.batch, window.decoded = batch, 0
         row_bytes = max(1, batch.nbytes // batch.num_rows)
         window.rows = max(16, min(_MOST_ROWS, self._bytes // row_bytes))
@@ -195,3 +211,31 @@ class Feed:
                 f"partition {partition} of topic {name!r} ends at {bounds.end}, and {position} is past it",
                 topic=name, partition=partition, asked=position, earliest=bounds.end, lost=position - bounds.end,
             )  # fmt: skip
+
+
+def follow(store: Store, topic: Topic, places: Mapping[int, Place], columns: Sequence[str] | None = None,
+           ) -> Iterator[list[Record]]:  # fmt: skip
+    """The records of a topic from there on, then each new one as it comes, for ever; nothing durable is kept of it.
+
+    Yields what there is, at least one record, before it waits. Raises what `Feed` raises.
+    """
+    feed = Feed(topic, places, columns)
+    listener = store.listener(functools.partial(watched, topic))
+    try:
+        while True:
+            found = wait_for(lambda: feed.take_many(_FOLLOW_ROWS), None, listener)
+            assert found is not None
+            yield found
+    finally:
+        listener.close()
+
+
+def watched(topic: Topic) -> list[Path] | None:
+    """The files that tell of new records in a topic, or of its end; None where no file does."""
+    found: list[Path] = []
+    for partition in range(topic.partitions):
+        paths = topic.reader.watched(partition)
+        if paths is None:
+            return None
+        found += paths
+    return found

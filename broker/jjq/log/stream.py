@@ -55,6 +55,7 @@ class StreamReader:
             files.close(self._fd)
             raise
         self._map: pa.Buffer | None = None
+        self._left_at = (-1, 0)  # an offset, and the number of the first entry at or after it
 
     def close(self) -> None:
         for fd in (self._fd, self._index_fd):
@@ -122,7 +123,10 @@ class StreamReader:
     def scan(self, start: int, end: int) -> Batches:
         """Batches that hold the offsets `[start, end)`, whole runs verified; the caller cuts the first and the last."""
         count = self.count()
-        at = self._find(start + 1, count, lambda entry: entry.end)
+        # Who follows the file asks for what comes next, whose entry need not be searched.
+        known, at = self._left_at
+        if known != start:
+            at = self._find(start + 1, count, lambda entry: entry.end)
         expected: int | None = None
         while at < count:
             # One entry more in front: its checksum is where this run's begins.
@@ -136,6 +140,8 @@ class StreamReader:
                 raise self._damaged(run[0], "the index skips offsets")
             yield from self._runs(before, run)
             expected = run[-1].end
+            behind = next(i for i, entry in enumerate(reversed(found)) if entry is run[-1])
+            self._left_at = (expected, at + len(found) - behind)
             if expected >= min(end, limit):
                 return
             at += len(found)

@@ -88,6 +88,28 @@ class SubscriberBusy(JjqError):
     retryable = True
 
 
+class ChannelNotFound(JjqError, KeyError):
+    """There is no such channel, or it was deleted while it was used."""
+
+    code = "channel_not_found"
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class DeliveryExpired(JjqError):
+    """Deliveries are no longer this consumer's: they timed out and went to another one, or the channel was emptied.
+
+    Whatever else the call was asked to do was done. `expired` are their (partition, offset) pairs.
+    """
+
+    code = "delivery_expired"
+
+    @property
+    def expired(self) -> list[tuple[int, int]]:
+        return list(self.details.get("expired", ()))
+
+
 class DataLoss(JjqError):
     """Records that were asked for are no longer there.
 

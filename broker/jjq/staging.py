@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jjq import files
-from jjq.catalog.base import PartitionRow, segment_values, staged_segment
+from jjq.catalog.base import PartitionRow, Statements, segment_values, staged_segment
 from jjq.clock import now_us
 from jjq.errors import InvalidArgument, SchemaMismatch, StagedFileMissing
 from jjq.log.format import crc32c
@@ -255,9 +255,10 @@ def partition_of_each(keys: pa.Array, partitions: int, default: int) -> pa.Array
 
 
 def commit(
-    store: Store, staged: Sequence[StagedFile], writer_id: str | None, batch_id: int | None, query_id: str | None
-) -> Commit:
-    """See `Store.commit`."""
+    store: Store, staged: Sequence[StagedFile], writer_id: str | None, batch_id: int | None, query_id: str | None,
+    also: Callable[[Statements], None] | None = None,
+) -> Commit:  # fmt: skip
+    """See `Store.commit`. `also` is done in the same transaction; when it raises, nothing is."""
     if (writer_id is None) != (batch_id is None):
         raise InvalidArgument("writer_id and batch_id go together: they say once which batch of which writer this is")
     writer: tuple[str, int, str | None] | None = None
@@ -298,7 +299,7 @@ def commit(
                 base, prefix = segment.end, segment.prefix_max_ts
             positions.setdefault(names[place[0]], {})[place[1]] = (first, base)
         _write_manifest(store, transaction, writer, segments, positions, now)
-        known = store.catalog.link(rows, segments, writer=writer, positions=positions, now=now)
+        known = store.catalog.link(rows, segments, writer=writer, positions=positions, now=now, also=also)
         for log in logs.values():
             log.forget_active()
             log.ring_locked()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ class Statements(Protocol):
     """Named queries inside one transaction."""
 
     def run(self, name: str, /, **values: Any) -> int: ...
+    def run_many(self, name: str, values: Iterable[dict[str, Any]], /) -> None: ...
     def rows(self, name: str, /, **values: Any) -> list[tuple[Any, ...]]: ...
     def row(self, name: str, /, **values: Any) -> tuple[Any, ...] | None: ...
 
@@ -250,11 +251,13 @@ class Catalog:
     def link(
         self, rows: Mapping[tuple[str, int], PartitionRow], segments: Mapping[tuple[str, int], Sequence[Segment]],
         *, writer: tuple[str, int, str | None] | None, positions: Positions, now: int,
+        also: Callable[[Statements], None] | None = None,
     ) -> Positions | None:  # fmt: skip
         """Takes staged files (and the active files closed before them) in: all of them once, or none.
 
         `rows` are the partitions as read under their locks, with `segments` to add in order after them. Returns the
-        first positions when the writer's batch is known, else None. The partitions' active files end here.
+        first positions when the writer's batch is known, else None. The partitions' active files end here. `also` is done
+        in the same transaction, which is rolled back when it raises.
         """
         with self.driver.write(durable=True) as tx:
             if writer is not None:
@@ -283,6 +286,8 @@ class Catalog:
                     prefix_max_ts=last.prefix_max_ts if last else current.prefix_max_ts,
                 )
                 tx.run("update_partition", **dataclasses.asdict(after))
+            if also is not None:
+                also(tx)
         return None
 
     def writers(self) -> list[WriterInfo]:
@@ -324,7 +329,8 @@ class Catalog:
     ) -> None:  # fmt: skip
         """`advance_start` for several partitions: of all of them, or of none.
 
-        `move_cursors` takes subscribers along: records let go on purpose are no loss to those who had not read them.
+        `move_cursors` takes subscribers and channels along: records let go on purpose are no loss to those who had not
+        read them.
         """
         with self.driver.write(durable=True) as tx:
             for partition, start in starts.items():
@@ -337,10 +343,11 @@ class Catalog:
                 tx.run("drop_segments_below", topic_id=topic_id, partition=partition, end_offset=start)
                 tx.run("update_partition", **dataclasses.asdict(dataclasses.replace(current, start_offset=start)))
                 if move_cursors:
-                    tx.run(
-                        "move_topic_cursors", topic_id=topic_id, partition=partition, next_offset=start,
-                        lineage=current.lineage,
-                    )  # fmt: skip
+                    for name in ("move_topic_cursors", "move_topic_channels"):
+                        tx.run(
+                            name, topic_id=topic_id, partition=partition, next_offset=start, lineage=current.lineage
+                        )  # fmt: skip
+                    tx.run("drop_topic_leases_below", topic_id=topic_id, partition=partition, next_offset=start)
             for path in garbage:
                 tx.run("add_garbage", path=path, due_at=due_at)
 
@@ -377,7 +384,8 @@ class Catalog:
     def drop_topic(self, topic_id: str, garbage: Sequence[str], due_at: int) -> None:
         with self.driver.write(durable=True) as tx:
             for name in (
-                "drop_topic_cursors", "drop_topic_subscribers", "drop_topic_segments", "drop_lineages",
+                "drop_topic_channel_leases", "drop_topic_channel_consumers", "drop_topic_channel_partitions",
+                "drop_topic_channels", "drop_topic_cursors", "drop_topic_subscribers", "drop_topic_segments", "drop_lineages",
                 "drop_partitions", "drop_topic_schemas", "drop_topic",
             ):  # fmt: skip
                 tx.run(name, topic_id=topic_id)

@@ -212,6 +212,7 @@ SELECT topic_id FROM segments WHERE topic_id NOT IN (SELECT id FROM topics)
 UNION SELECT topic_id FROM partitions WHERE topic_id NOT IN (SELECT id FROM topics)
 UNION SELECT topic_id FROM lineages WHERE topic_id NOT IN (SELECT id FROM topics)
 UNION SELECT topic_id FROM subscribers WHERE topic_id NOT IN (SELECT id FROM topics)
+UNION SELECT topic_id FROM channels WHERE topic_id NOT IN (SELECT id FROM topics)
 
 -- name: garbage_row
 SELECT path FROM garbage WHERE path = :path

@@ -16,7 +16,7 @@ import sqlite3
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,10 @@ class Transaction:
     def run(self, name: str, /, **values: Any) -> int:
         """Executes; returns the number of rows changed."""
         return self._connection.execute(QUERIES[name], values).rowcount
+
+    def run_many(self, name: str, values: Iterable[dict[str, Any]], /) -> None:
+        """Executes once for each set of values."""
+        self._connection.executemany(QUERIES[name], values)
 
     def rows(self, name: str, /, **values: Any) -> list[Row]:
         return self._connection.execute(QUERIES[name], values).fetchall()

@@ -79,6 +79,19 @@ def test_every_spark_option_is_documented_with_its_default() -> None:
         assert rows == {each.name: each.default for each in wanted}
 
 
+MODULES = sorted(
+    path.relative_to(source).as_posix()
+    for source in (ROOT / "broker" / "jjq", ROOT / "connector" / "pyspark_jjq")
+    for path in source.rglob("*.py")
+    if path.read_text(encoding="utf-8").count("\n") > 1 and path.parent.name != "cli"
+)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_has_its_place_in_the_order_of_reading(module: str) -> None:
+    assert re.search(rf"[/`]{re.escape(module)}`\]", page("docs/reading.md")), module
+
+
 # --- links -----------------------------------------------------------------------------------------------------------
 
 

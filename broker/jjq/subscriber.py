@@ -35,7 +35,7 @@ from jjq.errors import (
     SubscriberNotFound,
     TopicDeleted,
 )
-from jjq.feed import Feed, Place
+from jjq.feed import Feed, Place, watched
 from jjq.model import PartitionLag, Record, check_name
 from jjq.wake import wait_for
 
@@ -77,7 +77,7 @@ class Subscriber:
     def _renew_locks(self) -> None:
         self._mutex = threading.RLock()
         self._consumer = threading.Lock()  # held during a poll or a step of an iterator
-        self._listener = self._store.listener(functools.partial(_watched, self._topic))
+        self._listener = self._store.listener(functools.partial(watched, self._topic))
         if self._closed:
             self._listener.close()
 
@@ -544,17 +544,6 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def _watched(topic: Topic) -> list[Path] | None:
-    """The files that tell of new records in a topic, or of its end."""
-    found: list[Path] = []
-    for partition in range(topic.partitions):
-        paths = topic.reader.watched(partition)
-        if paths is None:
-            return None
-        found += paths
-    return found
 
 
 def _ring(topic: Topic) -> None:

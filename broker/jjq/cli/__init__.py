@@ -1,0 +1,58 @@
+"""The `jjq` command: see `docs/cli.md`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from jjq.cli.arguments import UsageError
+from jjq.cli.commands import build_parser
+from jjq.errors import InvalidArgument, JjqError, RecordTooLarge, SchemaMismatch
+
+OK, ERROR, USAGE, DAMAGE, NOTHING = 0, 1, 2, 3, 4
+INTERRUPTED, PIPE_CLOSED = 130, 141  # 128 + the signal, as shells have it
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code (documented in `docs/cli.md`)."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone (`| head`); Python would complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except JjqError as error:
+        return _report(error.code, error.message, _exit_code(error), arguments.json)
+    except Exception as error:
+        if os.environ.get("JJQ_DEBUG"):
+            raise
+        said = f"{type(error).__name__}: {error}".replace("\n", " ")
+        return _report(
+            "internal", f"a fault in jjq itself: {said}\nset JJQ_DEBUG=1 to see where", ERROR, arguments.json
+        )
+    return code
+
+
+def _exit_code(error: JjqError) -> int:
+    # What can be put right on the command line is its use; data that do not fit are not.
+    if isinstance(error, UsageError):
+        return USAGE
+    return (
+        USAGE
+        if isinstance(error, InvalidArgument) and not isinstance(error, (SchemaMismatch, RecordTooLarge))
+        else ERROR
+    )
+
+
+def _report(code: str, message: str, exit_code: int, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps({"error": {"code": code, "message": message}}), file=sys.stderr)
+    else:
+        print(f"jjq: {message}", file=sys.stderr)
+    return exit_code

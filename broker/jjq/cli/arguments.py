@@ -1,0 +1,223 @@
+"""What commands have in common on the command line: the store, sizes, starts, columns."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+import jjq
+from jjq.errors import InvalidArgument
+
+DEFAULT_STORE = "jjq-data"
+_SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_TYPES: dict[str, pa.DataType] = {
+    "string": pa.string(), "str": pa.string(), "text": pa.string(), "binary": pa.binary(), "bytes": pa.binary(),
+    "bool": pa.bool_(), "boolean": pa.bool_(), "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(),
+    "int64": pa.int64(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "float32": pa.float32(),
+    "double": pa.float64(), "float64": pa.float64(), "date": pa.date32(), "duration": pa.duration("us"),
+    "timestamp": pa.timestamp("us", tz="UTC"), "timestamp_ntz": pa.timestamp("us"),
+}  # fmt: skip
+
+
+class UsageError(InvalidArgument):
+    """The command line cannot be followed."""
+
+    code = "usage"
+
+
+class Parser(argparse.ArgumentParser):
+    """Errors in two lines: what is wrong, and where the help is."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\nsee `{self.prog} --help`\n")
+
+
+Commands = Any  # argparse has no public name for what add_subparsers returns
+Run = Callable[[argparse.Namespace], int]
+
+
+def add_command(commands: Commands, name: str, run: Run | None, summary: str, examples: str = "") -> Parser:
+    """A command, or (without `run`) a group of commands."""
+    epilog = f"examples:\n{examples}" if examples else None
+    parser: Parser = commands.add_parser(name, help=summary, description=summary, epilog=epilog)
+    if run is not None:
+        add_common(parser)
+        parser.set_defaults(run=run)
+    return parser
+
+
+def add_group(commands: Commands, name: str, summary: str) -> Commands:
+    group = add_command(commands, name, None, summary)
+    return group.add_subparsers(metavar="COMMAND", required=True)
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--store", metavar="DIR", default=argparse.SUPPRESS,
+        help=f"directory of the store (default: $JJQ_STORE, else ./{DEFAULT_STORE})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--json", action="store_true", default=argparse.SUPPRESS, help="answers, and errors, as JSON"
+    )  # fmt: skip
+
+
+def store_path(arguments: argparse.Namespace) -> Path:
+    return Path(getattr(arguments, "store", None) or os.environ.get("JJQ_STORE") or DEFAULT_STORE)
+
+
+def open_store(arguments: argparse.Namespace, *, create: bool = False) -> jjq.Store:
+    return jjq.open(store_path(arguments), create=create)
+
+
+def confirm(arguments: argparse.Namespace, question: str) -> None:
+    """Asks on a terminal; elsewhere `--yes` must have been given. Raises UsageError unless it is a yes."""
+    if arguments.yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(f"{question} Nothing was changed; add --yes to do it")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UsageError("nothing was changed")
+
+
+def add_yes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yes", "-y", action="store_true", help="do it without asking")
+
+
+def typed(convert: Callable[[str], Any]) -> Callable[[str], Any]:
+    """An argparse `type` whose errors say what ours say."""
+
+    def parse(text: str) -> Any:
+        try:
+            return convert(text)
+        except InvalidArgument as error:
+            raise argparse.ArgumentTypeError(error.message) from error
+
+    return parse
+
+
+def size(text: str) -> int:
+    """Bytes of `4096`, `64KB`, `1.5 GiB`; K, M, G and T are powers of 1024."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise InvalidArgument(f"{text!r} is no size; write 4096, 64KB or 1.5GB")
+    return int(float(match.group(1)) * _SIZES[match.group(2).lower()])
+
+
+def whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidArgument(f"{text!r} is no whole number") from None
+
+
+def at_least_one(text: str) -> int:
+    value = whole(text)
+    if value < 1:
+        raise InvalidArgument(f"{text} is too few; at least 1")
+    return value
+
+
+def or_none(convert: Callable[[str], Any]) -> Callable[[str], Any]:
+    """`none` takes a limit away."""
+    return lambda text: None if text.strip().lower() == "none" else convert(text)
+
+
+def seconds(text: str) -> float | None:
+    """Seconds from 0; `none` waits for ever."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise InvalidArgument(f"{text!r} is no number of seconds; write 0, 2.5 or none (for ever)")
+    return value
+
+
+def start(text: str) -> Any:
+    """A start as `jjq.start` takes it; `0=5,1=latest` is one for each partition."""
+    if re.match(r"\s*\d+\s*=", text):
+        places: dict[int, Any] = {}
+        for part in text.split(","):
+            partition, separator, place = part.partition("=")
+            if not separator or not partition.strip().isdecimal():
+                raise InvalidArgument(f"{text!r} is no start for each partition; write 0=5,1=latest")
+            places[int(partition)] = start(place.strip())
+        return places
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+START_HELP = (
+    "an offset, a negative number for the last records of each partition, earliest, latest, an ISO-8601 time with a "
+    "zone, '-10 minutes', or 0=5,1=latest by partition"
+)
+
+
+def column(text: str) -> pa.Field:
+    """A column from `name:type`."""
+    name, separator, kind = text.partition(":")
+    if not separator or not name.strip():
+        raise InvalidArgument(f"{text!r} is no column; write name:type, for example delay:int32")
+    return pa.field(name.strip(), data_type(kind))
+
+
+def data_type(text: str) -> pa.DataType:
+    """An Arrow type from its name: `int32`, `decimal(10,2)`, `list<string>`, `map<string,int64>`, `struct<a:int32>`."""
+    kind, rest = _type(text.replace(" ", "").lower() if "<" not in text else text.replace(" ", ""))
+    if rest:
+        raise InvalidArgument(f"{text!r} is no type: {rest!r} is too much")
+    return kind
+
+
+def _type(text: str) -> tuple[pa.DataType, str]:
+    """A type at the beginning of the text, and what follows it."""
+    word = re.match(r"[a-z_0-9]*", text, re.IGNORECASE)
+    name = word.group().lower() if word else ""
+    rest = text[len(name) :]
+    if match := re.match(r"\((\d+),(\d+)\)", rest):
+        if name not in ("decimal", "decimal128") or not 1 <= int(match.group(1)) <= 38:
+            raise InvalidArgument(f"{text!r} is no type; a decimal is decimal(10,2), of up to 38 digits")
+        return pa.decimal128(int(match.group(1)), int(match.group(2))), rest[match.end() :]
+    if name in ("list", "map", "struct") and rest.startswith("<"):
+        return _nested(name, text, rest[1:])
+    if name not in _TYPES:
+        raise InvalidArgument(
+            f"there is no type {name or text!r}; there are string, binary, bool, int8 to int64, float, double, date, timestamp, "
+            f"timestamp_ntz, duration, decimal(p,s), list<t>, map<k,v> and struct<name:t>"
+        )
+    return _TYPES[name], rest
+
+
+def _nested(name: str, text: str, rest: str) -> tuple[pa.DataType, str]:
+    fields: list[pa.Field] = []
+    while True:
+        label = f"f{len(fields)}"
+        if name == "struct":
+            label, _, rest = rest.partition(":")
+        kind, rest = _type(rest)
+        fields.append(pa.field(label, kind))
+        separator, rest = rest[:1], rest[1:]
+        if separator == ">":
+            break
+        if separator != ",":
+            raise InvalidArgument(f"{text!r} is no type: a > is missing")
+    types = [field.type for field in fields]
+    if name == "struct":
+        return pa.struct(fields), rest
+    if len(types) != (2 if name == "map" else 1):
+        raise InvalidArgument(f"{text!r} is no type: a {name} has {'two types' if name == 'map' else 'one type'} in it")
+    return (pa.map_(*types) if name == "map" else pa.list_(types[0])), rest

@@ -1,0 +1,77 @@
+"""`jjq verify` and `jjq maintain`"""
+
+from __future__ import annotations
+
+import argparse
+
+from jjq.cli import output
+from jjq.cli.arguments import Commands, add_command, open_store, store_path, typed
+from jjq.cli.progress import Progress
+from jjq.errors import InvalidArgument
+
+DAMAGE = 3  # exit code where something is not whole
+
+
+def add_commands(commands: Commands) -> None:
+    parser = add_command(
+        commands, "verify", _verify, "check a whole store: every checksum, every catalog row against its file, no gap",
+        "  jjq verify\n  jjq verify --sample 10% --json",
+    )  # fmt: skip
+    parser.add_argument(
+        "--sample", type=typed(_share), metavar="SHARE", help="read only this share of the closed files, such as 10%%"
+    )
+
+    add_command(
+        commands, "maintain", _maintain, "do what is due: roll and compact segments, apply retention, remove leftovers",
+        "  jjq maintain\n  0 * * * *  jjq maintain --store /srv/jjq      # in a crontab, each hour",
+    )  # fmt: skip
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 < value <= 1:
+        raise InvalidArgument(f"{text!r} is no share; write 10% or 0.1")
+    return value
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from jjq.verify import verify
+
+    with Progress("verify", quiet=arguments.json) as progress:
+        report = verify(store_path(arguments), progress.report, sample=arguments.sample)
+    if arguments.json:
+        output.document(report.to_dict())
+    else:
+        print(report)
+    return 0 if report.ok else DAMAGE
+
+
+def _maintain(arguments: argparse.Namespace) -> int:
+    from jjq.maintenance import maintain
+
+    with open_store(arguments) as store, Progress("maintain", quiet=arguments.json) as progress:
+        report = maintain(store, progress.report)
+    if arguments.json:
+        output.document(report.to_dict())
+    elif report.busy:
+        print("another process maintains this store; nothing was done")
+    else:
+        found = [
+            (f"{report.rolled:,} segments rolled", report.rolled),
+            (f"{report.compacted:,} segments compacted into {report.compacted_into:,}", report.compacted),
+            (
+                f"{report.expired_records:,} records expired ({output.size(report.expired_bytes)})",
+                report.expired_records,
+            ),
+            (f"{report.removed:,} files removed ({output.size(report.removed_bytes)})", report.removed),
+            (f"{report.staged_reaped:,} abandoned staged files removed", report.staged_reaped),
+        ]
+        print("; ".join(text for text, count in found if count) or "nothing was due")
+        for error in report.errors:
+            print(f"not done: {output.plain(error)}")
+        for path in report.kept:
+            print(f"left alone: {output.plain(path)}")
+    return 1 if report.errors else 0

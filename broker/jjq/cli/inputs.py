@@ -1,0 +1,351 @@
+"""Files that `jjq push` takes, read in bounded pieces."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import select
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from jjq.cli.arguments import UsageError
+from jjq.errors import JjqError, RecordTooLarge, SchemaMismatch
+from jjq.schema import RAW, rows_to_table
+from jjq.topic import Topic
+
+FORMATS = ("lines", "json", "csv", "parquet")
+_BY_SUFFIX = {
+    ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet",
+    ".pq": "parquet",
+}  # fmt: skip
+_CSV_BLOCK = 4 << 20  # a row has to fit
+_SCHEMA_BYTES = 4 << 20  # of a text file, to tell its columns
+
+
+class InputError(JjqError):
+    """What is read cannot be understood; the message says where."""
+
+    code = "input"
+
+
+class Source:
+    """The bytes of a file, or of the standard input. `read` counts them, `size` is None where nobody knows."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = None if path is None or str(path) == "-" else path
+        self.name = "standard input" if self.path is None else str(self.path)
+        self.read = 0
+        try:
+            self.fd = sys.stdin.fileno() if self.path is None else os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            found = os.fstat(self.fd)
+        except OSError as error:
+            raise InputError(f"cannot read {self.name}: {error.strerror}") from error
+        if stat.S_ISDIR(found.st_mode):
+            raise InputError(f"cannot read {self.name}: it is a directory")
+        self.is_file = stat.S_ISREG(found.st_mode)
+        self.size = found.st_size if self.is_file else None
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.path is not None:
+            os.close(self.fd)
+
+    def take(self, most: int) -> bytes:
+        """Up to `most` bytes: what is there now, at least one; empty at the end."""
+        try:
+            data = os.read(self.fd, most)
+            if 0 < len(data) < most and not self.is_file:
+                parts, total = [data], len(data)
+                while total < most and select.select([self.fd], [], [], 0)[0]:
+                    more = os.read(self.fd, most - total)
+                    if not more:
+                        break
+                    parts.append(more)
+                    total += len(more)
+                data = b"".join(parts)
+        except OSError as error:
+            raise InputError(f"cannot read {self.name}: {error.strerror}") from error
+        self.read += len(data)
+        return data
+
+    def stream(self) -> io.BufferedIOBase:
+        """As a binary stream for readers that want one."""
+        return io.BufferedReader(_Counted(self), 1 << 20)
+
+
+class _Counted(io.RawIOBase):
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = os.readv(self._source.fd, [buffer])
+        self._source.read += count
+        return count
+
+
+def format_of(path: Path | None, given: str | None) -> str:
+    """The format as asked for, else by the name's end; lines where that says nothing."""
+    if given is not None:
+        return given
+    return "lines" if path is None else _BY_SUFFIX.get(path.suffix.lower(), "lines")
+
+
+def delimiter_of(path: Path | None, given: str | None) -> str:
+    if given is not None:
+        text = given.replace("\\t", "\t")
+        if len(text) != 1:
+            raise UsageError(f"a delimiter is one character, not {given!r}")
+        return text
+    return "\t" if path is not None and path.suffix.lower() == ".tsv" else ","
+
+
+def line_blocks(source: Source, block_bytes: int, limit: int) -> Iterator[tuple[int, list[bytes]]]:
+    """(number of the first line, lines without their ends), as they come. Raises RecordTooLarge for a line over `limit`."""
+    number, rest, rest_bytes = 1, list[bytes](), 0
+    while data := source.take(block_bytes):
+        end = data.rfind(b"\n")
+        if end >= 0:
+            lines = b"".join([*rest, data[:end]]).split(b"\n")
+            yield number, lines
+            number += len(lines)
+            rest, rest_bytes = [], 0
+        rest.append(data[end + 1 :])
+        rest_bytes += len(rest[-1])
+        if rest_bytes > limit:
+            raise RecordTooLarge(f"{source.name}, line {number}: over {limit:,} bytes and no end of the line yet")
+    if rest_bytes:
+        yield number, [b"".join(rest)]
+
+
+def read_lines(source: Source, topic: Topic, block_bytes: int) -> Iterator[pa.Table]:
+    """Each line a record."""
+    name = "value"
+    if topic.schema is not None:
+        kind = topic.schema.field(0).type
+        if len(topic.schema) > 1 or not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
+            raise UsageError(
+                f"topic {topic.name!r} has columns, so lines are no records of it; use --format json, csv or parquet"
+            )
+        name = topic.schema.names[0]
+    for number, lines in line_blocks(source, block_bytes, topic.config.max_record_bytes):
+        values = pa.array(lines, pa.binary())
+        if topic.schema is not None and pa.types.is_string(topic.schema.field(0).type):
+            try:
+                values = values.cast(pa.string())
+            except pa.ArrowInvalid as error:
+                raise InputError(f"{source.name}, near line {number}: {error}") from error
+        yield pa.table({name: values})
+
+
+def read_json(source: Source, topic: Topic, block_bytes: int, key: str | None) -> Iterator[pa.Table]:
+    """Each line a JSON document: of a topic without a schema the record itself, else an object of its columns."""
+    limit = 4 * topic.config.max_record_bytes
+    for number, lines in line_blocks(source, block_bytes, limit):
+        if topic.schema is None:
+            yield _json_values(source, number, lines, key)
+        else:
+            yield _json_columns(source, number, lines, topic.schema)
+
+
+def _json_values(source: Source, number: int, lines: list[bytes], key: str | None) -> pa.Table:
+    keys: list[bytes | None] = []
+    values: list[bytes] = []
+    for at, line in enumerate(lines, number):
+        if not line.strip():
+            continue
+        document = _parsed(source, at, line)
+        values.append(line)
+        if key is not None:
+            keys.append(_key_of(document, key, f"{source.name}, line {at}"))
+    table = {"value": pa.array(values, pa.binary())}
+    if key is not None:
+        table["key"] = pa.array(keys, pa.binary())
+    return pa.table(table)
+
+
+def _parsed(source: Source, number: int, line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{source.name}, line {number} is not JSON: {error}") from error
+
+
+def _key_of(document: Any, key: str, where: str) -> bytes | None:
+    if not isinstance(document, dict) or key not in document:
+        raise InputError(f"{where} has no field {key!r} to take the key from")
+    value = document[key]
+    if isinstance(value, (dict, list)):
+        raise InputError(f"{where}: field {key!r} is no text or number, so it cannot be a key")
+    if value is None:
+        return None
+    return (value if isinstance(value, str) else json.dumps(value)).encode()
+
+
+def _json_columns(source: Source, number: int, lines: list[bytes], schema: pa.Schema) -> pa.Table:
+    from pyarrow import json as arrow_json
+
+    data = b"\n".join(lines)
+    if any(pa.types.is_map(field.type) for field in schema):
+        return _json_slowly(source, number, lines, schema)
+    options = arrow_json.ParseOptions(explicit_schema=_readable(schema), unexpected_field_behavior="error")
+    try:
+        if not data.strip():
+            return schema.empty_table()
+        return arrow_json.read_json(
+            pa.BufferReader(data), arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1), options
+        )
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        # Which line it was, and what is wrong with it, is told by reading them one by one.
+        return _json_slowly(source, number, lines, schema)
+
+
+def _json_slowly(source: Source, number: int, lines: list[bytes], schema: pa.Schema) -> pa.Table:
+    rows = []
+    readable = _readable(schema)
+    for at, line in enumerate(lines, number):
+        if not line.strip():
+            continue
+        document = _parsed(source, at, line)
+        where = f"{source.name}, line {at}"
+        if not isinstance(document, dict):
+            raise InputError(f"{where} is no object of the topic's columns ({', '.join(schema.names)})")
+        row = {name: _plain(value, schema.field(name).type) if name in schema.names else value
+               for name, value in document.items()}  # fmt: skip
+        try:
+            rows_to_table([row], readable)
+        except SchemaMismatch as error:
+            raise InputError(f"{where}: {error.message}") from error
+        rows.append(row)
+    return rows_to_table(rows, readable)
+
+
+def _readable(schema: pa.Schema) -> pa.Schema:
+    """The types that JSON can be read as; what they really are they become when they are pushed."""
+    return pa.schema([pa.field(field.name, _readable_type(field.type)) for field in schema])
+
+
+def _readable_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_date(kind):
+        return pa.string()
+    if pa.types.is_duration(kind):
+        return pa.int64()
+    if pa.types.is_list(kind):
+        return pa.list_(_readable_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _readable_type(field.type)) for field in kind])
+    return kind
+
+
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    """A JSON value as pyarrow takes it for a type: times are text there, and a map is an object."""
+    if value is None:
+        return None
+    if pa.types.is_map(kind) and isinstance(value, dict):
+        return [(key, _plain(each, kind.item_type)) for key, each in value.items()]
+    if pa.types.is_list(kind) and isinstance(value, list):
+        return [_plain(each, kind.value_type) for each in value]
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        return {name: _plain(each, kind.field(name).type) if kind.get_field_index(name) >= 0 else each
+                for name, each in value.items()}  # fmt: skip
+    if pa.types.is_timestamp(kind) and isinstance(value, str):
+        return pa.scalar(value).cast(kind).as_py()
+    if pa.types.is_decimal(kind) and isinstance(value, (str, int, float)):
+        return pa.scalar(str(value)).cast(kind).as_py()
+    if pa.types.is_floating(kind) and isinstance(value, str) and value in ("nan", "inf", "-inf"):
+        return float(value)
+    if pa.types.is_floating(kind) and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    return value
+
+
+def read_csv(
+    source: Source, schema: pa.Schema | None, delimiter: str, nulls: list[str] | None, header: bool, block_bytes: int,
+) -> Iterator[pa.Table]:  # fmt: skip
+    """Rows of a CSV file, whose first line names the columns (unless `header` is false: then they are the topic's)."""
+    from pyarrow import csv
+
+    columns = RAW if schema is None else schema
+    types = {field.name: field.type for field in columns}
+    if schema is None:
+        types["key"] = pa.binary()
+    convert = csv.ConvertOptions(column_types=types)
+    if nulls is not None:
+        convert.null_values, convert.strings_can_be_null, convert.quoted_strings_can_be_null = nulls, True, False
+    options = csv.ReadOptions(
+        use_threads=False, block_size=max(1 << 16, min(block_bytes, _CSV_BLOCK)),
+        column_names=None if header else columns.names,
+    )  # fmt: skip
+    try:
+        reader = csv.open_csv(
+            source.stream(), options, csv.ParseOptions(delimiter=delimiter, newlines_in_values=True), convert
+        )
+        for batch in reader:
+            yield pa.Table.from_batches([batch])
+    except pa.ArrowNotImplementedError as error:
+        raise SchemaMismatch(f"{source.name}: {error}; use JSON lines or Parquet for that type") from error
+    except pa.ArrowInvalid as error:
+        raise InputError(f"{source.name}: {_first_line(error)}") from error
+    except OSError as error:
+        raise InputError(f"cannot read {source.name}: {error.strerror}") from error
+
+
+def read_parquet(source: Source, block_bytes: int) -> Iterator[pa.Table]:
+    from pyarrow import parquet
+
+    if not source.is_file:
+        raise UsageError("a Parquet file is read from its end, so it cannot come from a pipe; name the file")
+    try:
+        # Read as a stream of pages: by default whole row groups of any size would be in memory.
+        file = parquet.ParquetFile(f"/dev/fd/{source.fd}" if source.path is None else source.path,
+                                   pre_buffer=False, buffer_size=1 << 20)  # fmt: skip
+        metadata = file.metadata
+        stored = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+        rows = max(1, min(1 << 20, int(block_bytes * metadata.num_rows / max(1, stored))))
+        for batch in file.iter_batches(batch_size=rows, use_threads=False):
+            yield pa.Table.from_batches([batch])
+            source.read += int((source.size or 0) * batch.num_rows / max(1, metadata.num_rows))
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(f"{source.name}: {_first_line(error)}") from error
+
+
+def schema_of(path: Path) -> pa.Schema:
+    """The columns of a Parquet, CSV or JSON lines file, as a topic can have them; raises InputError."""
+    from pyarrow import csv, parquet
+    from pyarrow import json as arrow_json
+
+    kind = format_of(path, None)
+    with Source(path) as source:
+        try:
+            if kind == "parquet":
+                return parquet.read_schema(path)
+            if kind == "csv":
+                options = csv.ReadOptions(block_size=_SCHEMA_BYTES, use_threads=False)
+                parse = csv.ParseOptions(delimiter=delimiter_of(path, None), newlines_in_values=True)
+                return csv.open_csv(source.stream(), options, parse).schema
+            if kind == "json":
+                _, lines = next(line_blocks(source, _SCHEMA_BYTES, _SCHEMA_BYTES), (0, []))
+                data = b"\n".join(lines)
+                return arrow_json.read_json(
+                    pa.BufferReader(data), arrow_json.ReadOptions(block_size=len(data) + 1)
+                ).schema
+        except (pa.ArrowInvalid, OSError) as error:
+            raise InputError(f"{path}: {_first_line(error)}") from error
+    raise UsageError(f"{path}: columns are taken from .parquet, .csv, .tsv, .json and .jsonl files")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0].rstrip(". ") if str(error) else type(error).__name__

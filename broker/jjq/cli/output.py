@@ -1,0 +1,123 @@
+"""Answers for people and for programs."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from typing import Any
+
+from jjq.clock import EARLIEST_US, LATEST_US, iso, now_us
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_AGES = ((86_400 * 2, 86_400, "d"), (3_600 * 2, 3_600, "h"), (60 * 2, 60, "min"))
+
+
+def size(count: float | None) -> str:
+    """`1.5 MiB`"""
+    if count is None:
+        return "-"
+    unit = 0
+    while abs(count) >= 1024 and unit < len(_UNITS) - 1:
+        count /= 1024
+        unit += 1
+    return f"{count:.0f} B" if unit == 0 else f"{count:.1f} {_UNITS[unit]}"
+
+
+def number(count: int | None) -> str:
+    return "-" if count is None else f"{count:,}"
+
+
+def count(number: int, what: str) -> str:
+    """`1 record`, `1,234 records`"""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def span(seconds: float | None) -> str:
+    """A length of time in its largest sensible unit: `3 min`."""
+    if seconds is None:
+        return "-"
+    for least, unit, name in _AGES:
+        if seconds >= least:
+            return f"{seconds / unit:.0f} {name}"
+    if seconds >= 10:
+        return f"{seconds:.0f} s"
+    return f"{seconds:.1f} s" if seconds else "0 s"
+
+
+def ago(us: int | None) -> str:
+    return "-" if us is None else f"{span(max(0, now_us() - us) / 1_000_000)} ago"
+
+
+def instant(us: int | None) -> str | None:
+    """ISO-8601, where a datetime can hold it."""
+    if us is None:
+        return None
+    return iso(us) if EARLIEST_US <= us <= LATEST_US else f"{us} us"
+
+
+def plain(text: object) -> str:
+    """Text that moves no cursor and rings no bell on a terminal."""
+    shown = str(text)
+    return shown if shown.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in shown)
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Aligned columns; what is a number in all rows stands to the right."""
+    lines = [[plain("-" if cell is None else cell) for cell in row] for row in rows]
+    if not lines:
+        return
+    right = [all(_is_number(line[i]) for line in lines) for i in range(len(headers))]
+    widths = [max(len(headers[i]), *(len(line[i]) for line in lines)) for i in range(len(headers))]
+    for line in ([*headers], *lines):
+        cells = [cell.rjust(w) if r else cell.ljust(w) for cell, w, r in zip(line, widths, right, strict=True)]
+        print("  ".join(cells).rstrip())
+
+
+def _is_number(cell: str) -> bool:
+    return cell[:1].isdigit() or cell == "-"
+
+
+def pairs(values: Iterable[tuple[str, Any]]) -> None:
+    """One fact a line, aligned."""
+    shown = [(name, plain("-" if value is None else value)) for name, value in values]
+    width = max(len(name) for name, _ in shown)
+    for name, value in shown:
+        print(f"{name.ljust(width)}  {value}")
+
+
+def document(value: Any) -> None:
+    """One JSON document, on one line where it goes to a program."""
+    indent = 2 if sys.stdout.isatty() else None
+    print(json.dumps(jsonable(value), ensure_ascii=False, allow_nan=False, indent=indent))
+
+
+def jsonable(value: Any) -> Any:
+    """What JSON has no word for: bytes as text, or `{"base64": ...}` when they are not UTF-8; times in ISO-8601; a length of
+    time in microseconds; decimals and numbers that are not finite as text."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(value).decode("ascii")}
+    if isinstance(value, dict):
+        return {str(key): jsonable(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [jsonable(each) for each in value]
+    if isinstance(value, dt.datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, (dt.date, dt.time)):
+        return value.isoformat()
+    if isinstance(value, dt.timedelta):
+        return value // dt.timedelta(microseconds=1)
+    if isinstance(value, Decimal):
+        return str(value)
+    return str(value)

@@ -1,0 +1,167 @@
+"""`jjq push`"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import jjq
+from jjq.cli import inputs, output
+from jjq.cli.arguments import Commands, UsageError, add_command, open_store, size, typed, whole
+from jjq.cli.progress import Progress
+from jjq.errors import JjqError
+
+
+def add_commands(commands: Commands) -> None:
+    parser = add_command(
+        commands, "push", _push, "append records from a file or the standard input",
+        "  echo hello | jjq push events\n"
+        "  tail -f app.log | jjq push logs\n"
+        "  jjq push flights flights.csv --key carrier --null NA\n"
+        "  jjq push flights more.parquet --atomic\n"
+        "  jjq push flights day.jsonl --writer loader --batch 17      # once, however often it is run",
+    )  # fmt: skip
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("file", metavar="FILE", nargs="?", type=Path, help="default, or -: the standard input")
+    parser.add_argument(
+        "--format", choices=inputs.FORMATS,
+        help="lines: each line a record; json: each line a JSON document (of the topic's columns, if it has any); csv: the "
+        "first line names the columns; parquet. Default: by the end of the file's name, else lines",
+    )  # fmt: skip
+    parser.add_argument("--key", metavar="COLUMN", help="the column (or JSON field) whose values are the records' keys")
+    parser.add_argument(
+        "--partition", type=typed(whole), metavar="N", help="all to this one; default: by key, else in turn"
+    )
+    parser.add_argument(
+        "--timestamp", metavar="COLUMN", help="the column with the records' time, in a topic with --timestamps producer"
+    )
+    parser.add_argument("--delimiter", metavar="CHAR", help="of CSV (default: a comma; a tab, or \\t, for .tsv)")
+    parser.add_argument(
+        "--null", action="append", metavar="TEXT",
+        help="unquoted CSV text that means null, in text columns too; repeat it for several. Default: nothing, NA and the "
+        "like in columns that are no text",
+    )  # fmt: skip
+    parser.add_argument("--no-header", action="store_true", help="the CSV has no first line of names: columns in order")
+    parser.add_argument(
+        "--batch-bytes", type=typed(size), default=4 << 20, metavar="SIZE", help="pushed at once (default: 4MB)"
+    )
+    parser.add_argument("--atomic", action="store_true", help="all of it becomes visible at once, or nothing")
+    parser.add_argument(
+        "--writer", metavar="ID", help="with --batch: exactly once. A batch that was pushed is not again"
+    )
+    parser.add_argument(
+        "--batch", type=typed(whole), metavar="N", help="number of this writer's batch; implies --atomic"
+    )
+
+
+def _push(arguments: argparse.Namespace) -> int:
+    if (arguments.writer is None) != (arguments.batch is None):
+        raise UsageError("--writer and --batch go together: they say once which batch of which writer this is")
+    if arguments.batch_bytes < 1:
+        raise UsageError("--batch-bytes must be at least 1")
+    with open_store(arguments) as store, inputs.Source(arguments.file) as source:
+        topic = store.topic(arguments.topic)
+        tables = _tables(arguments, source, topic)
+        if arguments.key is not None and topic.schema is None and _format(arguments) == "lines":
+            raise UsageError("lines have no columns to take a key from; use --format json")
+        atomic = arguments.atomic or arguments.writer is not None
+        with Progress(f"push {topic.name}", source.size, quiet=arguments.json) as progress:
+            push = _push_atomically if atomic else _push_as_it_comes
+            result = push(arguments, store, topic, source, tables, progress)
+            result["seconds"] = round(progress.seconds, 3)
+    if arguments.json:
+        output.document(result)
+    elif result["duplicate"]:
+        print(f"batch {arguments.batch} of writer {arguments.writer} was pushed before; nothing was pushed")
+    else:
+        rate = result["records"] / max(result["seconds"], 0.001)
+        print(
+            f"{output.count(result['records'], 'record')} pushed to {topic.name} in "
+            f"{output.span(result['seconds'])} ({rate:,.0f}/s, {output.size(result['bytes'])})"
+        )
+    return 0
+
+
+def _format(arguments: argparse.Namespace) -> str:
+    return inputs.format_of(arguments.file, arguments.format)
+
+
+def _tables(arguments: argparse.Namespace, source: inputs.Source, topic: jjq.Topic) -> Iterator[pa.Table]:
+    kind, size_ = _format(arguments), arguments.batch_bytes
+    if kind == "lines":
+        return inputs.read_lines(source, topic, size_)
+    if kind == "json":
+        key = arguments.key if topic.schema is None else None
+        return inputs.read_json(source, topic, size_, key)
+    if kind == "csv":
+        delimiter = inputs.delimiter_of(arguments.file, arguments.delimiter)
+        return inputs.read_csv(source, topic.schema, delimiter, arguments.null, not arguments.no_header, size_)
+    return inputs.read_parquet(source, size_)
+
+
+def _key_column(arguments: argparse.Namespace, topic: jjq.Topic) -> str | None:
+    # Of JSON documents in a topic without a schema the key was taken out already.
+    return None if topic.schema is None and _format(arguments) == "json" else arguments.key
+
+
+def _push_as_it_comes(
+    arguments: argparse.Namespace, store: jjq.Store, topic: jjq.Topic, source: inputs.Source,
+    tables: Iterator[pa.Table], progress: Progress,
+) -> dict[str, Any]:  # fmt: skip
+    records = 0
+    partitions: dict[int, dict[str, int]] = {}
+    key = _key_column(arguments, topic)
+    try:
+        for table in tables:
+            positions = topic.push_table(table, key=key, partition=arguments.partition, timestamp=arguments.timestamp)
+            for each in positions.ranges:
+                found = partitions.setdefault(each.partition, {"records": 0, "first": each.start, "last": each.end - 1})
+                found["records"] += each.end - each.start
+                found["last"] = each.end - 1
+            records += len(table)
+            progress.show(source.read, records)
+    except KeyboardInterrupt:
+        print(f"jjq: stopped; {records:,} records were pushed", file=sys.stderr)
+        raise
+    except JjqError as error:
+        if records:
+            error.message += f"; the {records:,} records before were pushed"
+        raise
+    return _result(topic, records, source, partitions, duplicate=False)
+
+
+def _push_atomically(
+    arguments: argparse.Namespace, store: jjq.Store, topic: jjq.Topic, source: inputs.Source,
+    tables: Iterator[pa.Table], progress: Progress,
+) -> dict[str, Any]:  # fmt: skip
+    records = 0
+    key = _key_column(arguments, topic)
+    owner = None if arguments.writer is None else (arguments.writer, arguments.batch)
+    with store.stage(owner=owner) as stage:
+        for table in tables:
+            stamps = None
+            if arguments.timestamp is not None:
+                if arguments.timestamp not in table.schema.names:
+                    raise UsageError(f"--timestamp {arguments.timestamp} is no column of {source.name}")
+                stamps = table.column(arguments.timestamp)
+            stage.write(topic, table, partition=arguments.partition, key=key, timestamps=stamps)
+            records += len(table)
+            progress.show(source.read, records)
+        done = store.commit(stage.finish(), writer_id=arguments.writer, batch_id=arguments.batch)
+    spans = done.positions.get(topic.name, {})
+    partitions = {p: {"records": end - start, "first": start, "last": end - 1} for p, (start, end) in spans.items()}
+    return _result(topic, 0 if done.duplicate else records, source, partitions, duplicate=done.duplicate)
+
+
+def _result(
+    topic: jjq.Topic, records: int, source: inputs.Source, partitions: dict[int, dict[str, int]], *, duplicate: bool
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "topic": topic.name, "records": records, "bytes": source.read, "duplicate": duplicate,
+        "partitions": {str(partition): found for partition, found in sorted(partitions.items())},
+    }  # fmt: skip

@@ -1,0 +1,109 @@
+"""`jjq tail`"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+import jjq
+from jjq.cli.arguments import (
+    START_HELP,
+    Commands,
+    UsageError,
+    add_command,
+    at_least_one,
+    open_store,
+    start,
+    typed,
+    whole,
+)
+from jjq.cli.records import add_output, writer_for
+from jjq.feed import follow
+from jjq.model import Record
+from jjq.topic import to_records
+
+_LAST = 10
+_METADATA = ("_partition", "_offset", "_timestamp", "_key", "_headers")
+_CHUNK = 1000
+
+
+def add_commands(commands: Commands) -> None:
+    parser = add_command(
+        commands, "tail", _tail, "show records of a topic: the last, from any start, or each new one as it comes",
+        "  jjq tail flights                              # the last 10\n"
+        "  jjq tail flights -n 1000 --columns carrier,delay --output table\n"
+        "  jjq tail flights --start '-10 minutes' --follow --json\n"
+        "  jjq tail flights --start 0=100,1=latest --end 2013-02-01T00:00:00Z\n"
+        "  jjq tail flights --start earliest | jjq push copy --format json",
+    )  # fmt: skip
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument(
+        "--start", type=typed(start), metavar="START", help=f"{START_HELP}. Default: the last -n records"
+    )
+    parser.add_argument(
+        "--end", type=typed(start), metavar="END", help="where to stop, exclusive; in the same forms (default: latest)"
+    )
+    parser.add_argument(
+        "-n", "--count", type=typed(at_least_one), metavar="N",
+        help=f"so many records: the last (default: {_LAST}), or with --start the first",
+    )  # fmt: skip
+    parser.add_argument("--follow", "-f", action="store_true", help="go on with each new record until interrupted")
+    parser.add_argument("--columns", metavar="NAMES", help="only these columns, with commas between them")
+    parser.add_argument("--partition", type=typed(whole), metavar="N", help="only this partition")
+    add_output(parser)
+
+
+def _tail(arguments: argparse.Namespace) -> int:
+    if arguments.follow and arguments.end is not None:
+        raise UsageError("--follow has no end; leave --end away")
+    with open_store(arguments) as store:
+        topic = store.topic(arguments.topic)
+        columns = None if arguments.columns is None else [name.strip() for name in arguments.columns.split(",")]
+        topic.select(columns)
+        left = arguments.count if arguments.start is not None else None
+        writer = writer_for(arguments)
+        for records in _chunks(arguments, store, topic, columns):
+            for record in records if left is None else records[:left]:
+                writer.write(record)
+            writer.flush()
+            if left is not None and (left := left - len(records)) <= 0:
+                break
+    return 0
+
+
+def _chunks(
+    arguments: argparse.Namespace, store: jjq.Store, topic: jjq.Topic, columns: list[str] | None
+) -> Iterator[list[Record]]:  # fmt: skip
+    """What is there, then, if it is to be followed, what comes."""
+    chosen = range(topic.partitions) if arguments.partition is None else [topic.check_partition(arguments.partition)]
+    bounds = {each.partition: each for each in topic.offsets()}
+    ends = topic.resolve("latest" if arguments.end is None else arguments.end, end=True)
+    count = arguments.count or _LAST
+    starts = topic.resolve(arguments.start) if arguments.start is not None else None
+    streams = []
+    for partition in chosen:
+        end = ends[partition]
+        first = max(bounds[partition].start, end - count) if starts is None else starts[partition]
+        streams.append(_read(store, topic, columns, partition, first, max(first, end)))
+    # Each partition keeps its order; among them the earlier record is first.
+    merged = heapq.merge(*streams, key=lambda record: (record.timestamp, record.partition, record.offset))
+    yield from _in_chunks(merged if starts is not None else deque(merged, maxlen=count))
+    if arguments.follow:
+        places = {partition: (ends[partition], bounds[partition].lineage) for partition in chosen}
+        yield from follow(store, topic, places, columns)
+
+
+def _read(
+    store: jjq.Store, topic: jjq.Topic, columns: list[str] | None, partition: int, start: int, end: int
+) -> Iterator[Record]:  # fmt: skip
+    for batch in store.read_slices(topic.plan(partition, start, end), columns, _METADATA):
+        yield from to_records(topic.name, batch, raw=topic.schema is None and columns is None)
+
+
+def _in_chunks(records: Iterable[Record]) -> Iterator[list[Record]]:
+    each = iter(records)
+    while chunk := list(itertools.islice(each, _CHUNK)):
+        yield chunk

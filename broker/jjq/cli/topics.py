@@ -1,0 +1,282 @@
+"""`jjq topic ...`"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import jjq
+from jjq.cli import output
+from jjq.cli.arguments import (
+    Commands,
+    UsageError,
+    add_command,
+    add_group,
+    add_yes,
+    at_least_one,
+    column,
+    confirm,
+    open_store,
+    or_none,
+    size,
+    typed,
+    whole,
+)
+
+# Names of `jjq.config.TopicConfig`, what the command line takes for them, and the help.
+_SETTINGS: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("sync", {"choices": ["always", "interval", "none"]},
+     "always: acknowledged means on disk (default); interval: a power cut may take the last --sync-interval-ms; none"),
+    ("sync_interval_ms", {"type": typed(whole), "metavar": "MS"}, "for --sync interval (default: 1000)"),
+    ("segment_bytes", {"type": typed(size), "metavar": "SIZE"}, "a new segment begins at this size (default: 64MB)"),
+    ("segment_rows", {"type": typed(or_none(whole)), "metavar": "N"}, "or at this many records"),
+    ("segment_age", {"type": typed(or_none(str)), "metavar": "TIME"},
+     "or at this age (default: a day, or a seventh of the retention if that is less)"),
+    ("retention", {"type": typed(or_none(str)), "metavar": "TIME"},
+     "records older than this go, such as '7 days'; none keeps them for ever (default)"),
+    ("retention_bytes", {"type": typed(or_none(size)), "metavar": "SIZE"},
+     "the oldest records of a partition go beyond this size; none keeps them (default)"),
+    ("timestamps", {"choices": ["broker", "producer"]}, "who gives records their time (default: broker)"),
+    ("compression", {"choices": ["none", "lz4", "zstd"]}, "of sealed segments (default: none)"),
+    ("max_record_bytes", {"type": typed(size), "metavar": "SIZE"}, "a larger record is refused (default: 64MB)"),
+    ("max_batch_bytes", {"type": typed(size), "metavar": "SIZE"}, "a larger batch is refused (default: 1GB)"),
+)  # fmt: skip
+
+
+def add_commands(commands: Commands) -> None:
+    group = add_group(commands, "topic", "make, list, describe, alter, empty and delete topics")
+
+    parser = add_command(
+        group, "create", _create, "make a topic, and the store if there is none",
+        "  jjq topic create events\n"
+        "  jjq topic create flights --partitions 4 --column carrier:string --column delay:int32 --retention '7 days'\n"
+        "  jjq topic create weather --schema-from weather.csv --column visib:double",
+    )  # fmt: skip
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("--partitions", type=typed(at_least_one), default=1, metavar="N", help="default: 1")
+    parser.add_argument(
+        "--column", type=typed(column), action="append", default=[], metavar="NAME:TYPE",
+        help="a column of the schema; repeat it for each. Types: string, binary, bool, int8 to int64, float, double, date, "
+        "timestamp, timestamp_ntz, duration, decimal(p,s), list<t>, map<k,v>, struct<name:t>. Without any, records are "
+        "plain values",
+    )  # fmt: skip
+    parser.add_argument(
+        "--schema-from", type=Path, metavar="FILE",
+        help="the columns of a Parquet, CSV or JSON lines file; --column changes the type of one, or adds one",
+    )  # fmt: skip
+    parser.add_argument("--exist-ok", action="store_true", help="leave a topic that exists as it is")
+    _add_settings(parser)
+
+    add_command(group, "list", _list, "every topic, with its size", "  jjq topic list\n  jjq topic list --json")
+
+    parser = add_command(
+        group, "describe", _describe, "settings, schema and partitions of a topic", "  jjq topic describe flights"
+    )
+    parser.add_argument("topic", metavar="TOPIC")
+
+    parser = add_command(
+        group, "alter", _alter, "change settings of a topic, or add columns; nobody needs to restart",
+        "  jjq topic alter flights --retention '30 days'\n  jjq topic alter flights --add-column gate:string",
+    )  # fmt: skip
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument(
+        "--add-column", type=typed(column), action="append", default=[], metavar="NAME:TYPE",
+        help="a nullable column at the end; repeat it for each",
+    )  # fmt: skip
+    _add_settings(parser)
+
+    parser = add_command(
+        group, "empty", _empty, "let go of every record; offsets go on, subscribers skip to there",
+        "  jjq topic empty events --yes",
+    )  # fmt: skip
+    parser.add_argument("topic", metavar="TOPIC")
+    add_yes(parser)
+
+    parser = add_command(
+        group, "delete", _delete, "delete a topic, its records and its subscribers", "  jjq topic delete events --yes"
+    )
+    parser.add_argument("topic", metavar="TOPIC")
+    add_yes(parser)
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    for name, options, text in _SETTINGS:
+        parser.add_argument(f"--{name.replace('_', '-')}", default=argparse.SUPPRESS, help=text, **options)
+
+
+def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    given = {name: getattr(arguments, name) for name, _, _ in _SETTINGS if hasattr(arguments, name)}
+    if given.get("compression") == "none":
+        given["compression"] = None
+    return given
+
+
+def _create(arguments: argparse.Namespace) -> int:
+    schema = _schema(arguments)
+    with open_store(arguments, create=True) as store:
+        try:
+            topic, what = (
+                store.create_topic(
+                    arguments.topic, partitions=arguments.partitions, schema=schema, **_settings(arguments)
+                ),
+                "created",
+            )
+        except jjq.TopicExists as error:
+            if not arguments.exist_ok:
+                raise jjq.TopicExists(
+                    f"there is a topic {arguments.topic!r} already; add --exist-ok to leave it as it is"
+                ) from error
+            topic, what = store.topic(arguments.topic), "is there already"
+        _answer(arguments, topic, what)
+    return 0
+
+
+def _schema(arguments: argparse.Namespace) -> pa.Schema | None:
+    fields: dict[str, pa.Field] = {}
+    if arguments.schema_from is not None:
+        from jjq.cli.inputs import schema_of
+
+        fields = {field.name: field for field in schema_of(arguments.schema_from)}
+    names = [field.name for field in arguments.column]
+    if len(set(names)) != len(names):
+        raise UsageError(f"a column is given twice: {', '.join(names)}")
+    for field in arguments.column:
+        fields[field.name] = field
+    for field in fields.values():
+        if pa.types.is_null(field.type):
+            raise UsageError(
+                f"column {field.name!r} of {arguments.schema_from} has no value that would tell its type; "
+                f"add --column {field.name}:TYPE"
+            )
+    return pa.schema(list(fields.values())) if fields else None
+
+
+def _answer(arguments: argparse.Namespace, topic: jjq.Topic, what: str) -> None:
+    if arguments.json:
+        output.document(topic.describe())
+    else:
+        print(f"topic {topic.name} {what}: {output.count(topic.partitions, 'partition')}, {_columns(topic)}")
+
+
+def _columns(topic: jjq.Topic) -> str:
+    return "plain values" if topic.schema is None else ", ".join(f"{f.name} {f.type}" for f in topic.schema)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    with open_store(arguments) as store:
+        found = [topic.describe() for topic in store.topics()]
+    if arguments.json:
+        output.document(found)
+        return 0
+    output.table(
+        ("TOPIC", "PARTITIONS", "RECORDS", "SIZE", "COLUMNS", "SYNC", "KEPT"),
+        [
+            (
+                each["name"], len(each["partitions"]), output.number(each["records"]), output.size(each["bytes"]),
+                "-" if each["schema"] is None else len(each["schema"]), each["config"]["sync"], _kept(each["config"]),
+            )
+            for each in found
+        ],
+    )  # fmt: skip
+    return 0
+
+
+def _kept(config: dict[str, Any]) -> str:
+    limits = []
+    if config["retention_us"] is not None:
+        limits.append(output.span(config["retention_us"] / 1_000_000))
+    if config["retention_bytes"] is not None:
+        limits.append(f"{output.size(config['retention_bytes'])} a partition")
+    return " or ".join(limits) or "for ever"
+
+
+def _describe(arguments: argparse.Namespace) -> int:
+    with open_store(arguments) as store:
+        found = store.topic(arguments.topic).describe()
+        subscribers = [each.name for each in store.subscribers(arguments.topic)]
+    if arguments.json:
+        output.document({**found, "subscribers": subscribers})
+        return 0
+    config = found["config"]
+    output.pairs(
+        [
+            ("topic", found["name"]), ("id", found["id"]), ("made", output.instant(found["created_at"])),
+            ("records", output.number(found["records"])), ("size", output.size(found["bytes"])),
+            ("sync", config["sync"] + (f" {config['sync_interval_ms']} ms" if config["sync"] == "interval" else "")),
+            ("timestamps", config["timestamps"]), ("kept", _kept(config)), ("compression", config["compression"]),
+            ("segments", _segment_limits(config)), ("subscribers", ", ".join(subscribers) or None),
+            ("schema", "plain values" if found["schema"] is None else f"version {found['schema_version']}"),
+            *((f"  {name}", kind) for name, kind in (found["schema"] or {}).items()),
+        ]
+    )  # fmt: skip
+    print()
+    output.table(
+        ("PARTITION", "START", "END", "RECORDS", "SIZE", "SEGMENTS", "TO COMPACT", "LINEAGE"),
+        [
+            (
+                each["partition"], each["start"], each["end"], output.number(each["records"]), output.size(each["bytes"]),
+                each["segments"], each["to_compact"], each["lineage"],
+            )
+            for each in found["partitions"]
+        ],
+    )  # fmt: skip
+    return 0
+
+
+def _segment_limits(config: dict[str, Any]) -> str:
+    limits = [output.size(config["segment_bytes"])]
+    if config["segment_rows"] is not None:
+        limits.append(f"{output.number(config['segment_rows'])} records")
+    if config["segment_age_us"] is not None:
+        limits.append(output.span(config["segment_age_us"] / 1_000_000))
+    return "up to " + " or ".join(limits)
+
+
+def _alter(arguments: argparse.Namespace) -> int:
+    settings = _settings(arguments)
+    if not settings and not arguments.add_column:
+        raise UsageError("nothing to alter: give a setting, or --add-column")
+    columns = pa.schema(arguments.add_column) if arguments.add_column else None
+    with open_store(arguments) as store:
+        _answer(arguments, store.alter_topic(arguments.topic, add_columns=columns, **settings), "altered")
+    return 0
+
+
+def _empty(arguments: argparse.Namespace) -> int:
+    with open_store(arguments) as store:
+        topic = store.topic(arguments.topic)
+        records = topic.describe()["records"]
+        confirm(arguments, f"Topic {topic.name} has {output.count(records, 'record')}, which will be gone.")
+        topic.empty()
+    _done(
+        arguments,
+        {"topic": topic.name, "records": records},
+        f"topic {topic.name} emptied of {output.count(records, 'record')}",
+    )
+    return 0
+
+
+def _delete(arguments: argparse.Namespace) -> int:
+    with open_store(arguments) as store:
+        topic = store.topic(arguments.topic)
+        records = topic.describe()["records"]
+        subscribers = [each.name for each in store.subscribers(topic.name)]
+        what = f"{output.count(records, 'record')} and {output.count(len(subscribers), 'subscriber')}"
+        confirm(arguments, f"Topic {topic.name} has {what}, which will be gone.")
+        store.delete_topic(topic.name)
+    _done(
+        arguments,
+        {"topic": topic.name, "records": records, "subscribers": subscribers},
+        f"topic {topic.name} deleted, with {what}",
+    )
+    return 0
+
+
+def _done(arguments: argparse.Namespace, value: dict[str, Any], text: str) -> None:
+    if arguments.json:
+        output.document(value)
+    else:
+        print(text)

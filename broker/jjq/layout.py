@@ -92,6 +92,17 @@ def _listed(directory: Path) -> list[Path]:
     return sorted(directory.iterdir()) if directory.is_dir() else []
 
 
+def catalog_is_lost(store: Path) -> bool:
+    """Whether a store that has topics has no catalog, or an empty file for one."""
+    path = store / CATALOG_FILES[0]
+    try:
+        if path.stat().st_size:
+            return False
+    except FileNotFoundError:
+        pass
+    return bool(topic_directories(store))
+
+
 def walk(store: Path) -> Iterator[Path]:
     """Every file below a store but those in `quarantine/`, directory by directory, in order of names."""
     for path in _listed(store):

@@ -95,3 +95,55 @@ class MaintenanceReport:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class LostRange:
+    """Offsets `[start, end)` of a partition that could not be saved, and the file they were in."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    path: str
+
+
+@dataclass(slots=True)
+class RepairReport:
+    """What repair did. `rebuilt` is why the catalog was made again, None when it was not.
+
+    `saved` counts records that were copied out of damaged files; `lost` names those that could not be. `quarantined`
+    are the files taken out of the way (paths relative to the store, where they are now).
+    """
+
+    path: str
+    rebuilt: str | None = None
+    topics: int = 0
+    writers: int = 0
+    subscribers: int = 0
+    segments: int = 0
+    bytes: int = 0
+    saved: int = 0
+    lost: list[LostRange] = field(default_factory=list)
+    quarantined: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lines = [f"{self.path}: {self.segments} segments looked at, {self.bytes} bytes"]
+        if self.rebuilt is not None:
+            lines.append(
+                f"the catalog was made again ({self.rebuilt}): {self.topics} topics, {self.writers} writers, "
+                f"{self.subscribers} subscribers"
+            )
+        if self.saved:
+            lines.append(f"{self.saved} records were copied out of damaged files")
+        lines += [
+            f"lost: offsets {each.start} to {each.end - 1} of partition {each.partition} of topic {each.topic!r}"
+            for each in self.lost
+        ]
+        lines += [f"quarantined: {each}" for each in self.quarantined]
+        lines += [f"note: {each}" for each in self.notes]
+        return "\n".join(lines)

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jjq import files, objects, staging, subscriber, topicfile
+from jjq import files, layout, objects, staging, subscriber, topicfile
 from jjq.catalog.base import Catalog, TopicRow
 from jjq.catalog.sqlite import SqliteDriver
 from jjq.clock import boot_id, host, now_us
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from jjq.reports import MaintenanceReport, Progress, VerifyReport
 
 FORMAT = 1
+_LOCKS = ("store.lock", "catalog.lock")
 # File systems whose locks or mappings do not hold among hosts.
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs", "fuse.glusterfs"}
 
@@ -63,29 +64,45 @@ def open_store(path: str | os.PathLike[str], *, create: bool = True, read_only: 
 class Store:
     """An open store; safe among threads, usable in forked children. Close it, or use it in a `with` block."""
 
-    def __init__(self, path: Path, *, create: bool = True, read_only: bool | None = None) -> None:
+    def __init__(
+        self, path: Path, *, create: bool = True, read_only: bool | None = None, lock_fd: int | None = None
+    ) -> None:
+        """`lock_fd`: a descriptor by which the caller holds `store.lock` alone (repair); from now on the store's."""
         self.path = path.absolute()
         self._mutex = threading.RLock()
         self._closed = False
-        self._lock_fd = -1
+        self._lock_fd = -1 if lock_fd is None else lock_fd
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._readers: dict[str, LogReader] = {}
         self._facts: dict[str, Facts] = {}
         self._syncer: _Syncer | None = None
         self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
-        with files.translated("open", self.path):
-            self.read_only = self._prepare(create, read_only)
-            self._lock_fd = files.open_lock(self.path / "store.lock", self.read_only)
-            if not files.lock(self._lock_fd, shared=True, wait=False):
-                files.close(self._lock_fd)
+        driver: SqliteDriver | None = None
+        try:
+            with files.translated("open", self.path):
+                self.read_only = self._prepare(create, read_only)
+                if lock_fd is None:
+                    self._lock_fd = files.open_lock(self.path / "store.lock", self.read_only)
+            if lock_fd is None and not files.lock(self._lock_fd, shared=True, wait=False):
                 raise StoreError(f"{self.path} is being repaired or upgraded by another process; try again later")
-        self.boot_id = boot_id()
-        self.catalog = Catalog(
-            SqliteDriver(self.path / "catalog.db", self.path / "catalog.lock", read_only=self.read_only)
-        )
-        self.id = str(_read_identity(self.path)["id"])
-        if not self.read_only:
-            self.catalog.driver.migrate()  # type: ignore[attr-defined]
+            self.boot_id = boot_id()
+            driver = SqliteDriver(self.path / "catalog.db", self.path / "catalog.lock", read_only=self.read_only)
+            self.catalog = Catalog(driver)
+            self.id = str(_read_identity(self.path)["id"])
+            if layout.catalog_is_lost(self.path):
+                # SQLite would begin a new one, and the store would look empty.
+                raise StoreFormat(
+                    f"{self.path / 'catalog.db'} is missing and there are topics; run `jjq repair`, which builds it again",
+                    path=str(self.path / "catalog.db"),
+                )
+            if not self.read_only:
+                driver.migrate()
+        except BaseException:
+            if driver is not None:
+                driver.close()
+            if self._lock_fd >= 0:
+                files.close(self._lock_fd)
+            raise
         _stores.add(self)
 
     def _prepare(self, create: bool, read_only: bool | None) -> bool:
@@ -94,7 +111,7 @@ class Store:
         if not exists and (not create or read_only):
             raise StoreNotFound(f"there is no store at {self.path}; make one with jjq.open(path) or `jjq topic create`")
         if not exists:
-            if self.path.exists() and any(entry.name != "store.lock" for entry in self.path.iterdir()):
+            if self.path.exists() and any(entry.name not in _LOCKS for entry in self.path.iterdir()):
                 raise StoreFormat(f"{self.path} has files of something else in it; choose an empty or a new directory")
             files.make_dirs(self.path)
         writable = os.access(self.path, os.W_OK) and _can_write(self.path) if read_only is None else not read_only
@@ -111,7 +128,8 @@ class Store:
         return False
 
     def _found(self, identity: Path) -> None:
-        fd = files.open_lock(self.path / "store.lock")
+        # Not the store's own lock: who comes a moment later wants that, and does not wait for it.
+        fd = files.open_lock(self.path / "catalog.lock")
         try:
             files.lock(fd)  # whoever comes first founds it
             if not identity.exists():

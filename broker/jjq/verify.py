@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +17,9 @@ from jjq import layout, topicfile
 from jjq.catalog.base import PartitionRow, TopicRow
 from jjq.errors import DamagedSegment, StoreError, StoreFormat, TopicDeleted
 from jjq.known import Known
-from jjq.log.check import check_rolled, check_sealed, check_stream
-from jjq.log.format import CLOSE
-from jjq.log.partition import survey
+from jjq.log.check import ActiveEnd, check_active, check_segment
 from jjq.log.reader import LOST
-from jjq.log.stream import StreamReader, stream_paths
+from jjq.log.stream import stream_paths
 from jjq.model import Segment
 from jjq.reports import Problem, Progress, VerifyReport, no_progress
 from jjq.store import Store
@@ -41,8 +39,15 @@ def verify(
     """
     if isinstance(store, Store):
         return Verifier(store, progress, sample).run()
-    with Store(Path(store), create=False, read_only=True) as opened:
-        return Verifier(opened, progress, sample).run()
+    try:
+        with Store(Path(store), create=False, read_only=True) as opened:
+            return Verifier(opened, progress, sample).run()
+    except StoreFormat as error:
+        if "path" not in error.details:  # no store, or one of a later version
+            raise
+        report = VerifyReport(str(store))
+        report.problems.append(Problem("catalog", error.message, "Run `jjq repair`", path=str(error.details["path"])))
+        return report
 
 
 class Verifier:
@@ -148,50 +153,12 @@ class Verifier:
         )
 
     def _chain(self, topic: TopicRow, row: PartitionRow, segments: Sequence[Segment]) -> None:
-        """That the rows follow each other from the partition's start to its end."""
-        at, prefix, appended = row.start_offset, None, None
-        for segment in segments:
-            if segment.base != at:
-                low, high = sorted((at, segment.base))
-                self._problem(
-                    "gap" if segment.base > at else "overlap",
-                    f"offsets {low} to {high - 1} of partition {row.partition} of topic {topic.name!r} are "
-                    f"{'in no segment' if segment.base > at else 'there twice'}",
-                    "Run `jjq repair`", topic.name, row.partition, start=low, end=high,
-                )  # fmt: skip
-            wrong = self._row_is_wrong(segment, prefix, appended)
-            if wrong:
-                self._problem(
-                    "row", f"the row of segment {segment.uuid} has {wrong}", "Run `jjq repair`", topic.name, row.partition,
-                    start=segment.base, end=segment.end,
-                )  # fmt: skip
-            at, prefix, appended = segment.end, segment.prefix_max_ts, segment.appended_at
-        if at != row.end_offset:
-            low, high = sorted((at, row.end_offset))
+        for code, what, start, end in chain_problems(row, segments):
             self._problem(
-                "gap", f"the segments of partition {row.partition} of topic {topic.name!r} end at {at}, not at "
-                f"{row.end_offset}", "Run `jjq repair`", topic.name, row.partition, start=low, end=high,
-            )  # fmt: skip
-        if segments and row.prefix_max_ts != prefix:
-            self._problem(
-                "row", f"partition {row.partition} of topic {topic.name!r} has a wrong highest timestamp",
-                "Run `jjq repair`", topic.name, row.partition,
+                code, f"partition {row.partition} of topic {topic.name!r}: {what}", "Run `jjq repair`", topic.name,
+                row.partition, start=start, end=end,
             )  # fmt: skip
         self._lineages(topic, row)
-
-    @staticmethod
-    def _row_is_wrong(segment: Segment, prefix: int | None, appended: int | None) -> str | None:
-        if segment.base >= segment.end or segment.kind not in ("arrow", "arrows", LOST):
-            return f"offsets {segment.base} to {segment.end} and kind {segment.kind!r}"
-        if (
-            segment.prefix_max_ts != max(prefix, segment.max_ts)
-            if prefix is not None
-            else segment.prefix_max_ts < segment.max_ts
-        ):
-            return "a wrong highest timestamp so far"
-        if appended is not None and segment.appended_at < appended:
-            return "an earlier time of appending than the one before"
-        return None
 
     def _lineages(self, topic: TopicRow, row: PartitionRow) -> None:
         numbers = [number for number, _ in self._catalog.lineages(topic.id, row.partition, -1)]
@@ -213,7 +180,7 @@ class Verifier:
         before = self._done
         try:
             if self._sample is None or self._random.random() < self._sample:
-                self.check(directory, topic.id, partition, segment, facts)
+                check_segment(directory, topic.id, partition, segment, facts, self._tick)
             else:
                 (directory / f"{segment.uuid}.{segment.kind}").stat()
                 self._tick(segment.length)
@@ -221,18 +188,11 @@ class Verifier:
             if self._catalog.segment(segment.uuid) is None:
                 self._done = before
                 return False
-            self._bad_file(topic, partition, directory / f"{segment.uuid}.{segment.kind}", segment, error)
+            self._bad_file(
+                topic, partition, directory / f"{segment.uuid}.{segment.kind}", (segment.base, segment.end), error
+            )
         self._count(segment)
         return True
-
-    def check(self, directory: Path, topic_id: str, partition: int, segment: Segment, facts: Facts) -> None:
-        """Raises DamagedSegment or OSError when a closed segment's files are not what its row says."""
-        schema = facts.physical(segment.schema_version)
-        if segment.kind == "arrow":
-            check_sealed(directory, segment, schema, self._tick)
-        else:
-            template = facts.template(segment.schema_version)
-            check_rolled(directory, segment, schema, bytes.fromhex(topic_id), partition, template, self._tick)
 
     def _count(self, segment: Segment) -> None:
         self.report.segments += 1
@@ -240,9 +200,9 @@ class Verifier:
         self.report.bytes += segment.length
 
     def _bad_file(
-        self, topic: TopicRow, partition: int, path: Path, segment: Segment, error: DamagedSegment | OSError
+        self, topic: TopicRow, partition: int, path: Path, span: tuple[int, int], error: DamagedSegment | OSError
     ) -> None:
-        start, end = segment.base, segment.end
+        start, end = span
         if isinstance(error, DamagedSegment):
             found = error.details.get("lost")
             start, end = found if found is not None and found[1] > found[0] else (start, end)
@@ -265,16 +225,18 @@ class Verifier:
         end = PartitionEnd(row.end_offset, row.lineage)
         if row.active is not None:
             directory = self._store.partition_dir(topic.id, row.partition)
-            segment = Segment(
-                row.active, "arrows", row.end_offset, row.end_offset, 0, 0, 0, row.active_schema, 0, 0, 0, 0
-            )
+            path = stream_paths(directory, row.active)[0]
             try:
-                end = self._check_active(directory, topic, facts, row)
+                found = check_active(directory, topic.id, row, facts, self._store.boot_id, self._tick)
             except (DamagedSegment, OSError) as error:
                 now = self._catalog.partition(topic.id, row.partition)
                 if (now.active, now.boot_id) != (row.active, row.boot_id):
                     return False
-                self._bad_file(topic, row.partition, stream_paths(directory, row.active)[0], segment, error)
+                self._bad_file(topic, row.partition, path, (row.end_offset, row.end_offset), error)
+            else:
+                end = PartitionEnd(found.offset, row.lineage)
+                self._note_active(path, found)
+                self.report.bytes += found.position
             self.report.segments += 1
             self.report.records += end.offset - row.end_offset
         self._ends[topic.id, row.partition] = end
@@ -286,31 +248,15 @@ class Verifier:
                 )  # fmt: skip
         return True
 
-    def _check_active(self, directory: Path, topic: TopicRow, facts: Facts, row: PartitionRow) -> PartitionEnd:
-        assert row.active is not None
-        schema, topic_bytes = facts.physical(row.active_schema), bytes.fromhex(topic.id)
-        path, _ = stream_paths(directory, row.active)
-        entries = None
-        if row.boot_id != self._store.boot_id:
-            # The index may lag behind after a reboot; who comes first to write sets that right.
-            found = survey(directory, row, schema, topic_bytes, row.partition)
-            entries = None if found.clean else found.entries
-            if entries is not None:
-                self.report.notes.append(
-                    f"{path} was not closed before the machine went down; it recovers at first use"
-                )
-        with StreamReader(directory, row.active, schema, facts.template(row.active_schema), entries) as reader:
-            count = reader.count()
-            if not count:
-                raise reader_is_empty(reader)
-            checked = check_stream(reader, count, row.end_offset, schema, topic_bytes, row.partition, self._tick)
-            if entries is None and checked.head.max_ts != row.prefix_max_ts:
-                raise reader_disagrees(reader)
-            last = reader.entries(count - 1, count)[0]
-        self.report.bytes += checked.position
-        if last.kind != CLOSE and path.stat().st_size > checked.position:
-            self.report.notes.append(f"{path} has bytes behind its end: a write is under way, or its writer died")
-        return PartitionEnd(checked.end, row.lineage)
+    def _note_active(self, path: Path, found: ActiveEnd) -> None:
+        if found.unrecovered:
+            self.report.notes.append(f"{path} was not closed before the machine went down; it recovers at first use")
+        elif not found.closed:
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_size > found.position:
+                    self.report.notes.append(
+                        f"{path} has bytes behind its end: a write is under way, or its writer died"
+                    )
 
     # --- cursors, garbage, unknown files -----------------------------------------------------------------------------
 
@@ -362,14 +308,22 @@ class PartitionEnd:
     lineage: int
 
 
-def reader_is_empty(reader: StreamReader) -> DamagedSegment:
-    return DamagedSegment(
-        f"{reader.index_path}: the index is empty", path=str(reader.index_path), position=0, lost=None
-    )
-
-
-def reader_disagrees(reader: StreamReader) -> DamagedSegment:
-    return DamagedSegment(
-        f"{reader.index_path}: its beginning is not where the catalog ends", path=str(reader.index_path), position=0,
-        lost=None,
-    )  # fmt: skip
+def chain_problems(row: PartitionRow, segments: Sequence[Segment]) -> Iterator[tuple[str, str, int, int]]:
+    """(code, what is wrong, start, end) where the rows do not follow each other from a partition's start to its end."""
+    at, prefix = row.start_offset, None
+    for segment in segments:
+        if segment.base >= segment.end or segment.kind not in ("arrow", "arrows", LOST):
+            yield "row", f"segment {segment.uuid} is no segment", segment.base, segment.end
+        if segment.base > at:
+            yield "gap", f"offsets {at} to {segment.base - 1} are in no segment", at, segment.base
+        elif segment.base < at:
+            yield "overlap", f"offsets {segment.base} to {at - 1} are there twice", segment.base, at
+        # Retention may have taken the file that set the highest timestamp, and a lost one is not known to have.
+        if segment.prefix_max_ts < max(segment.max_ts, segment.max_ts if prefix is None else prefix):
+            yield "row", f"segment {segment.uuid} has a wrong highest timestamp", segment.base, segment.end
+        at, prefix = segment.end, segment.prefix_max_ts
+    if at != row.end_offset:
+        low, high = sorted((at, row.end_offset))
+        yield "gap", f"the segments end at {at}, the row at {row.end_offset}", low, high
+    if prefix is not None and row.prefix_max_ts < prefix:
+        yield "row", "the row has a wrong highest timestamp", row.start_offset, row.end_offset

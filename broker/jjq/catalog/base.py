@@ -266,7 +266,7 @@ class Catalog:
                 if known is not None:
                     return known
                 tx.run("set_writer", id=writer_id, query_id=query_id, last_batch=batch_id, updated_at=now)
-                tx.run("add_writer_batch", writer_id=writer_id, batch_id=batch_id, positions=_pack_positions(positions))
+                tx.run("add_writer_batch", writer_id=writer_id, batch_id=batch_id, positions=pack_positions(positions))
                 tx.run("trim_writer_batches", writer_id=writer_id, up_to=batch_id - KEPT_BATCHES)
             for (topic_id, partition), before in rows.items():
                 row = tx.row("partition", topic_id=topic_id, partition=partition)
@@ -489,11 +489,11 @@ def _deleted(topic_id: str) -> TopicDeleted:
     )
 
 
-def _pack_positions(positions: Positions) -> str:
+def pack_positions(positions: Positions) -> str:
     return json.dumps({t: {str(p): span for p, span in each.items()} for t, each in positions.items()}, sort_keys=True)
 
 
-def _unpack_positions(text: str) -> Positions:
+def unpack_positions(text: str) -> Positions:
     return {t: {int(p): (s[0], s[1]) for p, s in each.items()} for t, each in json.loads(text).items()}
 
 
@@ -511,7 +511,7 @@ def _known_batch(tx: Statements, writer_id: str, batch_id: int, query_id: str | 
         )  # fmt: skip
     batch = tx.row("writer_batch", writer_id=writer_id, batch_id=batch_id)
     if batch is not None:
-        return _unpack_positions(batch[0])
+        return unpack_positions(batch[0])
     if batch_id <= last_batch:
         raise WriterConflict(
             f"writer {writer_id!r} has committed up to batch {last_batch} and does not know batch {batch_id}" + advice,

@@ -216,3 +216,6 @@ UNION SELECT topic_id FROM channels WHERE topic_id NOT IN (SELECT id FROM topics
 
 -- name: garbage_row
 SELECT path FROM garbage WHERE path = :path
+
+-- name: writer_batches
+SELECT batch_id, positions FROM writer_batches WHERE writer_id = :writer_id ORDER BY batch_id

@@ -140,6 +140,11 @@ class SqliteDriver:
             finally:
                 files.unlock(self._lock_fd)
 
+    def version(self) -> int:
+        """The number of the last migration the file has seen."""
+        with self._mutex, self._translated():
+            return int(self._open().execute("PRAGMA user_version").fetchone()[0])
+
     def migrate(self) -> None:
         """Brings the file to this version's schema; refuses one made by a later version."""
         steps = migrations()

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +19,7 @@ from jjq.errors import DamagedSegment
 from jjq.log import flat
 from jjq.log import format as fmt
 from jjq.log.format import BATCH, CLOSE, NO_TS, OPEN, Entry
+from jjq.log.partition import TopicFacts, survey
 from jjq.log.sealed import SealedReader
 from jjq.log.stream import StreamReader, message_at, stream_paths
 from jjq.model import Segment
@@ -73,6 +76,51 @@ def check_rolled(
         if _crc(reader.path, segment.length, _ignore) != segment.crc:
             raise wrong("the file does not match the checksum in the catalog")
         _check_row(segment, entries.end, entries.min_ts, entries.max_ts, wrong)
+
+
+def check_segment(
+    directory: Path, topic_id: str, partition: int, segment: Segment, facts: TopicFacts, tick: Tick = _ignore
+) -> None:
+    """A closed segment of either kind."""
+    schema = facts.physical(segment.schema_version)
+    if segment.kind == "arrow":
+        check_sealed(directory, segment, schema, tick)
+    else:
+        template = facts.template(segment.schema_version)
+        check_rolled(directory, segment, schema, bytes.fromhex(topic_id), partition, template, tick)
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveEnd:
+    """How far an active file reaches: offset, bytes, whether it is closed, and whether it waits for its recovery."""
+
+    offset: int
+    position: int
+    closed: bool
+    unrecovered: bool
+
+
+def check_active(
+    directory: Path, topic_id: str, row: Any, facts: TopicFacts, boot_id: str, tick: Tick = _ignore
+) -> ActiveEnd:
+    """The file that a partition's row names as the one being appended to."""
+    schema, topic = facts.physical(row.active_schema), bytes.fromhex(topic_id)
+    entries = None
+    if row.boot_id != boot_id:
+        # The index may lag behind after a reboot; who comes first to write sets that right.
+        found = survey(directory, row, schema, topic, row.partition)
+        entries = None if found.clean else found.entries
+    with StreamReader(directory, row.active, schema, facts.template(row.active_schema), entries) as reader:
+        count = reader.count()
+        if not count:
+            raise _damaged(reader.index_path, 0, (row.end_offset, row.end_offset), "the index is empty")
+        checked = check_stream(reader, count, row.end_offset, schema, topic, row.partition, tick)
+        if entries is None and checked.head.max_ts < row.prefix_max_ts:
+            raise _damaged(
+                reader.index_path, 0, (row.end_offset, row.end_offset), "it does not know of earlier timestamps"
+            )
+        last = reader.entries(count - 1, count)[0]
+    return ActiveEnd(checked.end, checked.position, last.kind == CLOSE, entries is not None)
 
 
 class Checked:

@@ -1,0 +1,518 @@
+"""Making the catalog again from the files: `topic.json`, manifests of commits, sidecars of compaction, and stream files,
+which describe themselves.
+
+What is found are *candidates* for offsets `[base, end)` of a partition; a partition is the chain of candidates that begins
+at its start. Two claim the same offsets when one is a compaction of the other, which then is the better one if it is
+whole; or when a process died between a commit's manifest and its transaction, which then was none.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+
+from jjq import files, layout, topicfile
+from jjq.catalog.base import Catalog, PartitionRow, Positions, TopicRow
+from jjq.catalog.restore import (
+    Restored,
+    restore_garbage,
+    restore_subscriber,
+    restore_topic,
+    restore_writer,
+    writer_batches,
+)
+from jjq.clock import now_us
+from jjq.config import TopicConfig
+from jjq.errors import JjqError
+from jjq.log.format import BATCH, NO_TS, OPEN, stream_head
+from jjq.log.reader import LOST
+from jjq.log.salvage import Wreck, read_index, runs
+from jjq.log.sealed import file_crc
+from jjq.log.stream import stream_paths
+from jjq.model import Segment, WriterInfo
+from jjq.reports import RepairReport
+from jjq.schema import RAW, SYSTEM_COLUMNS, SYSTEM_FIELDS, physical
+
+# A catalog that is lost may have begun lineages that nobody else knows of: one for each reboot since `topic.json` was
+# written. The next one's number must be none of theirs.
+LINEAGE_STEP = 1000
+_EVER = 1 << 62
+Place = tuple[str, int]  # topic id, partition
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A segment that may be part of a partition.
+
+    `source`: `stream`, `manifest`, `sidecar` or `catalog` (a row of an older catalog). `clean` when the file is what the
+    row says, as far as was looked; `open` for a stream file that was not closed, whole up to offset `whole_end`.
+    """
+
+    segment: Segment
+    source: str
+    clean: bool
+    open: bool = False
+    floor: int = NO_TS
+    whole_end: int = 0
+    replaces: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Topic:
+    """What is known of a topic that has to be put back."""
+
+    row: TopicRow
+    schemas: dict[int, pa.Schema | None]
+    spans: dict[int, tuple[int, int]] = field(default_factory=dict)
+    lineages: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    stale: bool = False  # the spans are those of an older catalog
+
+
+class Rebuild:
+    """One attempt at a new catalog. Changes no file but the catalog it is given."""
+
+    def __init__(self, store: Path, older: Sequence[Catalog], report: RepairReport, boot_id: str) -> None:
+        self._store = store
+        self._older = older  # catalogs that can still be read, the newest first
+        self._report = report
+        self._boot_id = boot_id
+        self._topics: dict[str, Topic] = {}
+        self._found: dict[Place, list[Candidate]] = {}
+        self._garbage: list[str] = []
+        self._manifests: list[layout.Manifest] = []
+
+    def into(self, catalog: Catalog) -> None:
+        """Fills a new, empty catalog."""
+        self._find_topics()
+        for path in sorted((self._store / "links").glob("*.json")):
+            manifest = layout.read_manifest(layout.read_json(path))
+            if manifest is not None:
+                self._manifests.append(manifest)
+        for topic in self._topics.values():
+            for partition in range(topic.row.partitions):
+                self._find_candidates(topic, partition)
+        taken = self._take_manifests()
+        for topic in self._topics.values():
+            schemas = topic.schemas
+            restored = [self._partition(topic, partition) for partition in range(topic.row.partitions)]
+            restore_topic(catalog, topic.row, schemas, restored)
+            self._report.topics += 1
+        self._put_writers(catalog, taken)
+        self._put_subscribers(catalog)
+        restore_garbage(catalog, self._garbage, now_us())
+
+    # --- topics ------------------------------------------------------------------------------------------------------
+
+    def _find_topics(self) -> None:
+        by_name: dict[str, Topic] = {}
+        for directory in layout.topic_directories(self._store):
+            found = topicfile.read(self._store, directory.name)
+            if found is not None and found.deleted:
+                self._garbage.append(f"topics/{directory.name}")
+                continue
+            topic = self._known(directory, found)
+            if topic is None:
+                continue
+            other = by_name.get(topic.row.name)
+            if other is not None:
+                # One was deleted, or never got its name, by a process that died. The other has records, or came first.
+                loser = min(topic, other, key=lambda each: (self._has_records(each), -each.row.created_at))
+                self._report.notes.append(
+                    f"topic {topic.row.name!r} is there twice; {loser.row.id} is now recovered-{loser.row.id[:8]}"
+                )
+                loser.row = replace(loser.row, name=f"recovered-{loser.row.id[:8]}")
+                by_name[loser.row.name] = loser
+                topic = other if loser is topic else topic
+            by_name[topic.row.name] = topic
+        self._topics = {each.row.id: each for each in by_name.values()}
+
+    def _has_records(self, topic: Topic) -> bool:
+        directory = self._store / "topics" / topic.row.id
+        return any(path.suffix in (".arrow", ".arrows") for path in directory.glob("*/*"))
+
+    def _known(self, directory: Path, found: topicfile.TopicFile | None) -> Topic | None:
+        """What `topic.json` says, or an older catalog, or else what can be told from the files."""
+        topic = None if found is None else Topic(found.row, dict(found.schemas), found.spans, found.lineages)
+        for catalog in self._older:
+            row = catalog.topic_by_id(directory.name)
+            if row is None:
+                continue
+            if topic is None:
+                topic = Topic(row, catalog.schemas(row.id), stale=True)
+                for each in catalog.partitions(row.id):
+                    topic.spans[each.partition] = (each.start_offset, each.end_offset)
+            elif row.schema_version > topic.row.schema_version:
+                topic.row = row
+            topic.schemas = catalog.schemas(row.id) | topic.schemas
+            for partition in range(row.partitions):
+                known = topic.lineages.setdefault(partition, [])
+                known += [each for each in catalog.lineages(row.id, partition, -1) if each not in known]
+        partitions = layout.partition_directories(directory)
+        if topic is None and partitions:
+            count = max(int(each.name) for each in partitions) + 1
+            config = TopicConfig().to_dict()
+            name = f"recovered-{directory.name[:8]}"
+            topic = Topic(TopicRow(directory.name, name, count, config, 0, now_us(), None), {})
+            self._report.notes.append(f"nobody knows what topic {directory.name} was called; it is now {name}")
+        if topic is not None:
+            self._learn_schemas(topic, partitions)
+        return topic
+
+    def _learn_schemas(self, topic: Topic, partitions: Sequence[Path]) -> None:
+        """A column added by a process that died before `topic.json` knew of it is in the files, which say what they are."""
+        heads = {stream_head(physical(schema)) for schema in topic.schemas.values()}
+        latest = list(topic.row.schema or ()) if topic.schemas else []
+        learned = []
+        for directory in partitions:
+            for path in sorted(directory.glob("*.arrow*")):
+                schema = _schema_of(path) if layout.segment_file(path.name) is not None else None
+                # A schema only ever grows. What does not extend the last one known is a damaged head, not a schema.
+                if schema is None or stream_head(physical(schema)) in heads or list(schema)[: len(latest)] != latest:
+                    continue
+                heads.add(stream_head(physical(schema)))
+                learned.append(schema)
+        for schema in sorted(learned, key=len):
+            version = max(topic.schemas, default=0) + 1
+            topic.schemas[version] = None if schema == RAW and not topic.schemas else schema
+            topic.row = replace(topic.row, schema_version=version, schema=topic.schemas[version])
+        if not topic.schemas:
+            topic.schemas[1] = None
+            topic.row = replace(topic.row, schema_version=1, schema=None)
+
+    # --- candidates --------------------------------------------------------------------------------------------------
+
+    def _find_candidates(self, topic: Topic, partition: int) -> None:
+        place = (topic.row.id, partition)
+        found = self._found[place] = []
+        directory = self._directory(place)
+        for path in sorted(directory.iterdir()) if directory.is_dir() else ():
+            file = layout.segment_file(path.name)
+            if file is None or path.name.endswith(layout.UNFINISHED):
+                continue
+            if file.suffix == ".json":
+                sidecar = layout.read_sidecar(layout.read_json(path))
+                if sidecar is not None and sidecar.segment.schema_version in topic.schemas:
+                    clean = self._is_whole(directory, sidecar.segment)
+                    found.append(Candidate(sidecar.segment, "sidecar", clean, replaces=tuple(sidecar.replaces)))
+            elif file.suffix == ".arrows":
+                candidate = look_at_stream(directory, file.uuid, topic, partition)
+                if candidate is not None:
+                    found.append(candidate)
+        known = {each.segment.uuid for each in found}
+        for catalog in self._older:
+            for _, segment in self._rows_of(catalog, place):
+                if segment.uuid not in known and segment.kind != LOST:
+                    known.add(segment.uuid)
+                    found.append(Candidate(segment, "catalog", self._is_there(directory, segment)))
+
+    def _rows_of(self, catalog: Catalog, place: Place) -> Iterator[tuple[PartitionRow, Segment]]:
+        if catalog.topic_by_id(place[0]) is None:
+            return
+        row, segments = catalog.segments(*place, 0, _EVER)
+        for segment in segments:
+            yield row, segment
+
+    def _is_there(self, directory: Path, segment: Segment) -> bool:
+        try:
+            return (directory / f"{segment.uuid}.{segment.kind}").stat().st_size >= segment.length
+        except FileNotFoundError:
+            return False
+
+    def _is_whole(self, directory: Path, segment: Segment) -> bool:
+        if not self._is_there(directory, segment):
+            return False
+        return file_crc(directory / f"{segment.uuid}.{segment.kind}") == (segment.length, segment.crc)
+
+    def _directory(self, place: Place) -> Path:
+        return self._store / "topics" / place[0] / str(place[1])
+
+    # --- commits -----------------------------------------------------------------------------------------------------
+
+    def _take_manifests(self) -> list[layout.Manifest]:
+        """The commits that were, or may have been, in the order they were made; their files become candidates."""
+        claims = _Claims()
+        for place, found in self._found.items():
+            for each in found:
+                if each.source == "stream":
+                    claims.starts(place, each.segment.base)
+        candidates = []
+        # Of two that claim the same, the earlier one never was: had it been, the later one would have begun at its end.
+        for manifest in sorted(self._manifests, key=lambda each: each.at, reverse=True):
+            linked = self._linked(manifest)
+            if not claims.denies(linked):
+                claims.take(linked)
+                candidates.append(manifest)
+        taken = [each for each in reversed(candidates) if self._was_or_is_whole(each, claims)]
+        for manifest in taken:
+            for placed in self._linked(manifest):
+                place = (placed.topic_id, placed.partition)
+                clean = self._is_there(self._directory(place), placed.segment)
+                self._found[place] = [each for each in self._found[place] if each.segment.uuid != placed.segment.uuid]
+                self._found[place].append(Candidate(placed.segment, "manifest", clean))
+        return taken
+
+    def _linked(self, manifest: layout.Manifest) -> list[layout.Placed]:
+        """The files that a commit brought, without the active files it closed, in topics that are still there."""
+        return [
+            each
+            for each in manifest.segments
+            if each.segment.kind == "arrow" and (each.topic_id, each.partition) in self._found
+        ]
+
+    def _was_or_is_whole(self, manifest: layout.Manifest, claims: _Claims) -> bool:
+        """A commit counts when all its files are there, or when something shows that it went through: what comes after it
+        in a partition, a compaction of its files, a row in an older catalog."""
+        missing = False
+        for placed in self._linked(manifest):
+            place, segment = (placed.topic_id, placed.partition), placed.segment
+            for each in self._found[place]:
+                after = each.segment.base >= segment.end or segment.uuid in each.replaces
+                if after or each.segment.uuid == segment.uuid:
+                    return True
+            if segment.end <= self._start(place) or claims.beyond(place, segment.end):
+                return True
+            missing = missing or not self._is_there(self._directory(place), segment)
+        return not missing
+
+    def _start(self, place: Place) -> int:
+        span = self._topics[place[0]].spans.get(place[1])
+        return 0 if span is None else span[0]
+
+    # --- the chain ---------------------------------------------------------------------------------------------------
+
+    def _partition(self, topic: Topic, partition: int) -> Restored:
+        place = (topic.row.id, partition)
+        directory = self._directory(place)
+        files.make_dirs(directory)
+        found = self._found[place]
+        span = topic.spans.get(partition)
+        start = 0 if span is None else span[0]
+        if span is None or topic.stale:
+            # Nobody knows how far retention has got; what is gone at the beginning may just have been let go.
+            there = [each.segment.base for each in found if self._is_there(directory, each.segment)]
+            start = max(start, min(there, default=start))
+        chain = link_up(found, start, lambda each: self._is_there(directory, each.segment))
+        end = chain[-1].segment.end if chain else start
+        if span is not None and span[1] > end:
+            chain.append(_lost(end, span[1]))
+            end = span[1]
+        active = None
+        if chain and chain[-1].open:
+            active = chain.pop()
+            end = active.segment.base
+        segments = self._rows(chain, topic.row.schema_version)
+        self._let_go(place, found, chain, start)
+        prefix = max(segments[-1].prefix_max_ts if segments else NO_TS, NO_TS if active is None else active.floor)
+        lineages = sorted(topic.lineages.get(partition, []))
+        number = max((each for each, _ in lineages), default=0) + LINEAGE_STEP
+        lineages.append((number, end if active is None else active.whole_end))
+        row = PartitionRow(
+            topic.row.id, partition, start, end, None if active is None else active.segment.uuid,
+            topic.row.schema_version if active is None else active.segment.schema_version, number,
+            # The first to touch an active file under another boot looks at all of it.
+            self._boot_id if active is None else "", prefix,
+        )  # fmt: skip
+        return Restored(row, segments, lineages)
+
+    def _rows(self, chain: Sequence[Candidate], version: int) -> list[Segment]:
+        rows: list[Segment] = []
+        for each in chain:
+            before = rows[-1] if rows else None
+            segment = each.segment
+            if segment.kind == LOST:
+                segment = replace(segment, appended_at=before.appended_at if before else 0, schema_version=version)
+            prefix = max(segment.prefix_max_ts, segment.max_ts, before.prefix_max_ts if before else NO_TS)
+            rows.append(replace(segment, prefix_max_ts=prefix))
+        return rows
+
+    def _let_go(self, place: Place, found: Sequence[Candidate], chain: Sequence[Candidate], start: int) -> None:
+        """Files whose records are elsewhere, or were let go before, are garbage; what else is not used is unknown."""
+        used = {each.segment.uuid for each in chain}
+        replaced = {uuid for each in chain for uuid in each.replaces}
+        for _ in range(2):  # the inputs of an input may still be there, too
+            replaced |= {uuid for each in found if each.segment.uuid in replaced for uuid in each.replaces}
+        gone = replaced | {each.segment.uuid for each in found if each.segment.end <= start}
+        directory = self._directory(place)
+        for uuid in sorted(gone - used):
+            for suffix in layout.SUFFIXES:
+                if (directory / f"{uuid}{suffix}").exists():
+                    self._garbage.append(f"topics/{place[0]}/{place[1]}/{uuid}{suffix}")
+
+    # --- writers and subscribers -------------------------------------------------------------------------------------
+
+    def _put_writers(self, catalog: Catalog, taken: Sequence[layout.Manifest]) -> None:
+        writers: dict[str, WriterInfo] = {}
+        batches: dict[str, dict[int, Positions]] = {}
+        for older in reversed(self._older):
+            for writer in older.writers():
+                writers[writer.id] = writer
+                batches[writer.id] = writer_batches(older, writer.id)
+        for manifest in taken:
+            if manifest.writer is None:
+                continue
+            writer_id, batch, query = manifest.writer
+            known = writers.get(writer_id)
+            if known is not None and (batch in batches[writer_id] or manifest.at < known.updated_at):
+                continue
+            if known is None or batch <= known.last_batch:  # new, or begun anew after a reset
+                batches[writer_id] = {}
+            writers[writer_id] = WriterInfo(writer_id, query, batch, manifest.at)
+            batches[writer_id][batch] = manifest.positions
+        for writer in writers.values():
+            restore_writer(catalog, writer, batches[writer.id])
+        self._report.writers = len(writers)
+
+    def _put_subscribers(self, catalog: Catalog) -> None:
+        """Cursors are in no file but the catalog and its backup."""
+        for older in self._older[:1]:
+            for row in older.subscribers():
+                if row.topic_id in self._topics and restore_subscriber(catalog, row, older.cursors(row.id)):
+                    self._report.subscribers += 1
+        if not self._older:
+            self._report.notes.append("no backup of the catalog was found, so subscribers have to be made again")
+
+
+class _Claims:
+    """Which offsets and files are spoken for."""
+
+    def __init__(self) -> None:
+        self._files: set[str] = set()
+        self._starts: dict[Place, list[int]] = {}
+        self._ranges: dict[Place, list[tuple[int, int]]] = {}
+
+    def starts(self, place: Place, base: int) -> None:
+        bisect.insort(self._starts.setdefault(place, []), base)
+
+    def denies(self, linked: Sequence[layout.Placed]) -> bool:
+        for each in linked:
+            place, segment = (each.topic_id, each.partition), each.segment
+            starts, ranges = self._starts.get(place, []), self._ranges.get(place, [])
+            at = bisect.bisect_left(starts, segment.base)
+            if segment.uuid in self._files or (at < len(starts) and starts[at] < segment.end):
+                return True
+            at = bisect.bisect_left(ranges, (segment.end, 0))
+            if at and ranges[at - 1][1] > segment.base:
+                return True
+        return False
+
+    def beyond(self, place: Place, end: int) -> bool:
+        """Whether a commit begins at or after an offset."""
+        ranges = self._ranges.get(place, [])
+        return bool(ranges) and ranges[-1][0] >= end
+
+    def take(self, linked: Sequence[layout.Placed]) -> None:
+        for each in linked:
+            self._files.add(each.segment.uuid)
+            bisect.insort(
+                self._ranges.setdefault((each.topic_id, each.partition), []), (each.segment.base, each.segment.end)
+            )
+
+
+def link_up(found: Sequence[Candidate], start: int, is_there: Callable[[Candidate], bool]) -> list[Candidate]:
+    """The candidates that follow each other from `start` on, the best at each place; what is missing becomes `lost`."""
+    by_base: dict[int, list[Candidate]] = {}
+    for each in found:
+        if each.segment.base >= start and each.segment.rows:
+            by_base.setdefault(each.segment.base, []).append(each)
+    bases = sorted(by_base)
+    chain: list[Candidate] = []
+    at = start
+    while True:
+        options = by_base.get(at)
+        if options is None:
+            following = bisect.bisect_left(bases, at)
+            if following == len(bases):
+                return chain
+            chain.append(_lost(at, bases[following]))
+            at = bases[following]
+            continue
+        chain.append(max(options, key=lambda each: _rank(each, is_there(each))))
+        at = chain[-1].segment.end
+
+
+def _rank(each: Candidate, there: bool) -> tuple[int, int]:
+    """A whole compaction before its inputs, those before a damaged one, and any file before none."""
+    if each.source == "sidecar":
+        quality = 3 if each.clean else 1 if there else 0
+    else:
+        quality = 2 if there else 0
+    return (2 * quality + each.clean, each.segment.end)
+
+
+def _lost(start: int, end: int) -> Candidate:
+    return Candidate(lost_segment(start, end, 0, NO_TS, 0), "lost", True)
+
+
+def lost_segment(start: int, end: int, version: int, prefix_max_ts: int, appended_at: int) -> Segment:
+    """A row that stands for records which could not be saved, so that no offset is given twice and none is skipped
+    silently."""
+    return Segment(uuid4().hex, LOST, start, end, 0, 0, 0, version, NO_TS, NO_TS, prefix_max_ts, appended_at)
+
+
+def look_at_stream(directory: Path, uuid: str, topic: Topic, partition: int) -> Candidate | None:
+    """What a stream file holds, by its index where that is whole, else by its messages; None when it holds nothing."""
+    path, index_path = stream_paths(directory, uuid)
+    wreck = Wreck(path)
+    version = _version_of(wreck, topic.schemas)
+    if version is None:
+        return None
+    index = read_index(index_path)
+    batches = [entry for entry in index.entries if entry.kind == BATCH and entry.end <= index.end]
+    opening = next((entry for entry in index.entries if entry.kind == OPEN), None)
+    floor = opening.max_ts if opening is not None else NO_TS
+    closing = index.closing
+    if index.whole and opening is not None and (closing is not None or index.end == opening.base):
+        if index.end <= opening.base or closing is None:
+            return None
+        low = min(entry.min_ts for entry in batches)
+        segment = Segment(
+            uuid, "arrows", opening.base, closing.base, closing.position, closing.file_crc, 0, version, low,
+            closing.run_max_ts, max(floor, closing.run_max_ts), closing.appended_at,
+        )  # fmt: skip
+        return Candidate(segment, "stream", len(wreck) >= segment.length, floor=floor)
+    pieces = wreck.stream_pieces(physical(topic.schemas[version]), bytes.fromhex(topic.row.id), partition)
+    bases = [opening.base] if opening is not None else []
+    bases += [entry.base for entry in batches] + [piece.base for piece in pieces]
+    end = max([index.end, *(piece.end for piece in pieces)]) if closing is None else index.end
+    if not bases or end <= min(bases):
+        return None
+    # The row of a file that was never closed is made by whoever copies what is whole in it.
+    appended_at = max([entry.appended_at for entry in batches] + [piece.appended_at for piece in pieces])
+    high = max((entry.run_max_ts for entry in batches), default=NO_TS)
+    segment = Segment(
+        uuid, "arrows", min(bases), end, 0, 0, 0, version, min((e.min_ts for e in batches), default=NO_TS), high,
+        max(floor, high), appended_at,
+    )  # fmt: skip
+    first = next(runs(pieces), [])
+    whole_end = first[-1].end if first and first[0].base == segment.base else segment.base
+    return Candidate(segment, "stream", index.whole, closing is None, floor, whole_end)
+
+
+def _version_of(wreck: Wreck, schemas: dict[int, pa.Schema | None]) -> int | None:
+    """The version of the schema a file was written with, by its head, or where that is damaged by its messages."""
+    if not len(wreck):
+        return None
+    for version, schema in schemas.items():
+        head = stream_head(physical(schema))
+        if bytes(wreck.data[: len(head)]) == head:
+            return version
+    return next((version for version in sorted(schemas, reverse=True) if wreck.fits(physical(schemas[version]))), None)
+
+
+def _schema_of(path: Path) -> pa.Schema | None:
+    """The topic's columns by the head of a file, None where that is not one of ours."""
+    try:
+        with path.open("rb") as file:
+            if path.suffix == ".arrow":
+                file.seek(8)
+            found = pa.ipc.read_schema(file)
+    except (OSError, pa.ArrowException, JjqError):
+        return None
+    if len(found) <= SYSTEM_COLUMNS or tuple(found)[:SYSTEM_COLUMNS] != SYSTEM_FIELDS:
+        return None
+    return pa.schema(list(found)[SYSTEM_COLUMNS:])

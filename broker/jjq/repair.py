@@ -1,0 +1,430 @@
+"""Putting a store right after damage: what is whole is kept, what is not is named and taken out of the way.
+
+Nothing is deleted: damaged and unknown files go to `quarantine/`. Each step leaves a store that the next run goes on from,
+so a repair may be killed anywhere and run again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+
+from jjq import files, layout, topicfile
+from jjq.catalog.base import Catalog, PartitionRow, TopicRow
+from jjq.catalog.restore import replace_active, replace_segment
+from jjq.catalog.sqlite import SqliteDriver, migrations
+from jjq.clock import boot_id, from_us, now_us
+from jjq.compaction import Output
+from jjq.config import TopicConfig
+from jjq.errors import DamagedSegment, StoreError, StoreFormat, StoreNotFound, TopicDeleted
+from jjq.known import Known
+from jjq.log.check import check_active, check_segment
+from jjq.log.format import NO_TS
+from jjq.log.reader import LOST
+from jjq.log.salvage import Piece, Wreck, read_index, runs
+from jjq.log.stream import stream_paths
+from jjq.model import Segment
+from jjq.rebuild import Rebuild, lost_segment
+from jjq.reports import LostRange, Progress, RepairReport, no_progress
+from jjq.store import FORMAT, Store
+from jjq.topic import Facts
+
+_EVER = 1 << 62
+_UNREADABLE = (ValueError, KeyError, TypeError, pa.ArrowException)
+
+
+def repair(path: str | os.PathLike[str], progress: Progress | None = None) -> RepairReport:
+    """Repairs the store in a directory, which nobody else may have open.
+
+    Raises StoreNotFound, StoreError (others have it open, or the disk refuses), and StoreFormat for one of a later
+    version.
+    """
+    root = Path(path).absolute()
+    if not (root / "jjq.json").exists() and not (root / "topics").is_dir():
+        raise StoreNotFound(f"there is no store at {root}")
+    report = RepairReport(str(root))
+    quarantine = Quarantine(root, report)
+    with files.translated("repair", root):
+        fd = _lock_alone(root)
+        try:
+            _repair_identity(root, quarantine, report)
+            reason, catalog = _assess(root)
+            if reason is not None:
+                _rebuild(root, reason, catalog, quarantine, report)
+            elif catalog is not None:
+                catalog.close()
+        except BaseException:
+            files.close(fd)
+            raise
+        with Store(root, create=False, lock_fd=fd) as store:
+            Repair(store, report, quarantine, progress or no_progress).run()
+        quarantine.explain()
+    return report
+
+
+def _lock_alone(root: Path) -> int:
+    fd = files.open_lock(root / "store.lock")
+    if not files.lock(fd, wait=False):
+        files.close(fd)
+        raise StoreError(f"{root} is open in other processes (or in this one); close it everywhere, then repair it")
+    return fd
+
+
+class Quarantine:
+    """Where files go that are damaged or unknown: `quarantine/<time of this repair>/<where they were>`."""
+
+    def __init__(self, root: Path, report: RepairReport) -> None:
+        self._root = root
+        self._report = report
+        moment = from_us(now_us()).strftime("%Y%m%dT%H%M%SZ")
+        self._directory = root / "quarantine" / f"{moment}-{uuid4().hex[:4]}"
+        self._reasons: dict[str, str] = {}
+
+    def take(self, path: Path, why: str) -> None:
+        """Moves a file, if it is there. Names are made durable before the next step relies on it."""
+        if not os.path.lexists(path):
+            return
+        relative = path.relative_to(self._root)
+        target = self._directory / relative
+        files.make_dirs(target.parent)
+        files.replace(path, target)
+        files.sync_dir(target.parent)
+        files.sync_dir(path.parent)
+        self._reasons[str(relative)] = why
+        self._report.quarantined.append(str(target.relative_to(self._root)))
+
+    def explain(self) -> None:
+        """Writes down beside the files why they are there."""
+        if self._reasons:
+            files.write_small(self._directory / "why.json", json.dumps(self._reasons, indent=1).encode())
+
+
+def _repair_identity(root: Path, quarantine: Quarantine, report: RepairReport) -> None:
+    path = root / "jjq.json"
+    body = layout.read_json(path)
+    if body is not None and isinstance(body.get("format"), int) and isinstance(body.get("id"), str):
+        return
+    quarantine.take(path, "it cannot be read")
+    layout.write_json(path, {"format": FORMAT, "id": uuid4().hex, "created_at": now_us()})
+    report.notes.append(f"{path} was missing or damaged; the store has a new id")
+
+
+# --- the catalog -----------------------------------------------------------------------------------------------------
+
+
+def _assess(root: Path) -> tuple[str | None, Catalog | None]:
+    """Why the catalog has to be made again, None if it is sound; and the catalog where its contents can be believed."""
+    if layout.catalog_is_lost(root):
+        return "it is missing", None
+    driver = SqliteDriver(root / layout.CATALOG_FILES[0], root / "catalog.lock")
+    catalog = Catalog(driver)
+    try:
+        if driver.version() > migrations()[-1][0]:
+            raise StoreFormat(f"{driver.path} was made by a later jjq; repair it with that one")
+        driver.migrate()
+        if problems := catalog.problems():
+            catalog.close()
+            return problems[0], None
+        return _contradiction(root, catalog), catalog
+    except (StoreFormat, StoreError) as error:
+        catalog.close()
+        if not _is_damage(error):
+            raise
+        return error.message, None
+    except _UNREADABLE as error:
+        catalog.close()
+        return f"a row cannot be read: {error}", None
+    except BaseException:
+        catalog.close()
+        raise
+
+
+def _is_damage(error: StoreFormat | StoreError) -> bool:
+    if isinstance(error, StoreFormat):
+        return "path" in error.details  # otherwise it is of a later version
+    return any(words in error.message for words in ("no such table", "no such column", "disk I/O error"))
+
+
+def _contradiction(root: Path, catalog: Catalog) -> str | None:
+    """What in a sound database cannot be true. A catalog that names files which are gone may be an old copy of it."""
+    from jjq.verify import chain_problems
+
+    for topic_id in catalog.ids_without_topic():
+        return f"it has rows of topic {topic_id}, which it does not know"
+    for topic in catalog.topics():
+        schemas = catalog.schemas(topic.id)
+        try:
+            rows = catalog.partitions(topic.id)
+        except TopicDeleted:
+            rows = []
+        if [row.partition for row in rows] != list(range(topic.partitions)):
+            return f"it lacks partitions of topic {topic.name!r}"
+        for row in rows:
+            _, segments = catalog.segments(topic.id, row.partition, 0, _EVER)
+            for _, what, _, _ in chain_problems(row, segments):
+                return f"partition {row.partition} of topic {topic.name!r}: {what}"
+            directory = root / "topics" / topic.id / str(row.partition)
+            named = [f"{each.uuid}.{each.kind}" for each in segments if each.kind != LOST]
+            if row.active is not None:
+                named.append(f"{row.active}.arrows")
+            for name in named:
+                if not (directory / name).exists():
+                    return f"{directory / name} is missing"
+            if any(each.schema_version not in schemas for each in segments):
+                return f"it lacks a schema of topic {topic.name!r}"
+            numbers = [number for number, _ in catalog.lineages(topic.id, row.partition, -1)]
+            if max(numbers, default=0) != row.lineage:
+                return f"partition {row.partition} of topic {topic.name!r} is in a lineage without beginning"
+    return None
+
+
+def _rebuild(root: Path, reason: str, sound: Catalog | None, quarantine: Quarantine, report: RepairReport) -> None:
+    """Makes the catalog again beside the old one, then puts it in its place."""
+    report.rebuilt = reason
+    rebuilt = root / layout.REBUILT
+    for path in sorted(root.glob(f"{layout.REBUILT}*")):
+        files.unlink(path)
+    older = [] if sound is None else [sound]
+    backup = _open_backup(root)
+    if backup is not None:
+        older.append(backup)
+    driver = SqliteDriver(rebuilt, root / "catalog.lock")
+    try:
+        driver.migrate()
+        Rebuild(root, older, report, boot_id()).into(Catalog(driver))
+    finally:
+        driver.close()
+        for each in older:
+            each.close()
+    fd = files.open_rw(rebuilt)
+    try:
+        files.datasync(fd)
+    finally:
+        files.close(fd)
+    # The database first: without it the rest is not taken for one by a run that follows. And all of it before the new one
+    # gets its name, as SQLite would play the old log into it.
+    for name in layout.CATALOG_FILES:
+        quarantine.take(root / name, f"the catalog was made again: {reason}")
+    files.replace(rebuilt, root / layout.CATALOG_FILES[0])
+    files.sync_dir(root)
+
+
+def _open_backup(root: Path) -> Catalog | None:
+    """The backup that maintenance made, None where there is none or it is damaged too."""
+    path = root / layout.BACKUP
+    if not path.exists():
+        return None
+    catalog = Catalog(SqliteDriver(path, root / "catalog.lock", read_only=True))
+    try:
+        if not catalog.problems():
+            for topic in catalog.topics():
+                catalog.partitions(topic.id)
+                catalog.schemas(topic.id)
+            return catalog
+    except (StoreFormat, StoreError, TopicDeleted, *_UNREADABLE):
+        pass
+    catalog.close()
+    return None
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+class Repair:
+    """One pass over a store whose catalog is sound."""
+
+    def __init__(self, store: Store, report: RepairReport, quarantine: Quarantine, progress: Progress) -> None:
+        self._store = store
+        self._catalog = store.catalog
+        self._report = report
+        self._quarantine = quarantine
+        self._progress = progress
+        self._done = self._total = 0
+        self._what = ""
+        self._ends: dict[tuple[str, int], int] = {}
+
+    def run(self) -> None:
+        topics = self._catalog.topics()
+        self._total = sum(size for each in topics for _, size, _ in self._catalog.segment_counts(each.id).values())
+        for topic in topics:
+            self._what = topic.name
+            facts = Facts(self._store, topic.id)
+            for partition in range(topic.partitions):
+                _, segments = self._catalog.segments(topic.id, partition, 0, _EVER)
+                before = NO_TS
+                for segment in segments:
+                    self._segment(topic, facts, partition, segment, before)
+                    before = segment.prefix_max_ts
+                self._active(topic, facts, self._catalog.partition(topic.id, partition))
+            if topicfile.differs(self._store.path, self._catalog, topic):
+                topicfile.write(self._store.path, self._catalog, topic)
+        self._cursors()
+        self._garbage()
+        for path in Known(self._store).unknown():
+            self._quarantine.take(path, "nobody names it")
+
+    def _tick(self, size: int) -> None:
+        self._done += size
+        self._progress(min(self._done, self._total), self._total, self._what)
+
+    def _segment(self, topic: TopicRow, facts: Facts, partition: int, segment: Segment, before: int) -> None:
+        if segment.kind == LOST:
+            return
+        directory = self._store.partition_dir(topic.id, partition)
+        self._report.segments += 1
+        self._report.bytes += segment.length
+        try:
+            check_segment(directory, topic.id, partition, segment, facts, self._tick)
+        except (DamagedSegment, OSError) as error:
+            why = str(error)
+        else:
+            return
+        path = directory / f"{segment.uuid}.{segment.kind}"
+        schema = facts.physical(segment.schema_version)
+        pieces: list[Piece] = []
+        wreck = None
+        if path.exists():
+            wreck = Wreck(path)
+            if segment.kind == "arrow":
+                pieces = wreck.sealed_pieces(schema, segment.base, segment.rows, segment.appended_at)
+            else:
+                pieces = wreck.stream_pieces(
+                    schema, bytes.fromhex(topic.id), partition, segment.base, segment.end, segment.length or None
+                )
+        saved = self._save(topic, partition, segment, schema, wreck, pieces, before)
+        replace_segment(self._catalog, topic.id, partition, segment, saved)
+        self._say_lost(topic, partition, path, saved)
+        for name in layout.names_of(segment.uuid, segment.kind):
+            self._quarantine.take(directory / name, why)
+
+    def _active(self, topic: TopicRow, facts: Facts, row: PartitionRow) -> None:
+        place = (topic.id, row.partition)
+        self._ends[place] = row.end_offset
+        if row.active is None:
+            return
+        directory = self._store.partition_dir(*place)
+        self._report.segments += 1
+        try:
+            found = check_active(directory, topic.id, row, facts, self._store.boot_id, self._tick)
+        except (DamagedSegment, OSError) as error:
+            why = str(error)
+        else:
+            self._ends[place] = found.offset
+            self._report.bytes += found.position
+            return
+        path, index_path = stream_paths(directory, row.active)
+        schema = facts.physical(row.active_schema)
+        index = read_index(index_path)
+        closing = index.closing
+        wreck = Wreck(path) if path.exists() else None
+        pieces: list[Piece] = []
+        if wreck is not None:
+            high, stop = (_EVER, None) if closing is None else (closing.base, closing.position)
+            pieces = wreck.stream_pieces(schema, bytes.fromhex(topic.id), row.partition, row.end_offset, high, stop)
+        end = max([row.end_offset, index.end, *(piece.end for piece in pieces)])
+        appended_at = max(
+            [entry.appended_at for entry in index.entries] + [piece.appended_at for piece in pieces], default=0
+        )
+        active = Segment(
+            row.active, "arrows", row.end_offset, end, 0, 0, 0, row.active_schema, NO_TS, NO_TS, row.prefix_max_ts,
+            appended_at,
+        )  # fmt: skip
+        saved = self._save(topic, row.partition, active, schema, wreck, pieces, row.prefix_max_ts)
+        replace_active(self._catalog, row, saved, self._store.boot_id)
+        self._ends[place] = end
+        self._say_lost(topic, row.partition, path, saved)
+        for each in (path, index_path):
+            self._quarantine.take(each, why)
+
+    def _save(
+        self, topic: TopicRow, partition: int, segment: Segment, schema: pa.Schema, wreck: Wreck | None,
+        pieces: Sequence[Piece], before: int,
+    ) -> list[Segment]:  # fmt: skip
+        """Writes what is whole of a segment into new files; returns their rows and, between them, those for what is
+        lost: together its offsets."""
+        config = TopicConfig.from_dict(topic.config)
+        directory = self._store.partition_dir(topic.id, partition)
+        rows: list[Segment] = []
+        outputs: list[Output] = []
+        at, prefix = segment.base, before
+
+        def lose(end: int) -> None:
+            nonlocal at, prefix
+            if end > at:
+                # Nobody knows whether a lost record had the highest timestamp, so it may have had.
+                prefix = max(prefix, segment.prefix_max_ts)
+                rows.append(lost_segment(at, end, segment.schema_version, prefix, segment.appended_at))
+                at = end
+
+        try:
+            for run in runs(pieces):
+                assert wreck is not None
+                lose(run[0].base)
+                output = Output(
+                    directory, topic.id, partition, schema, segment.schema_version, config.compression,
+                    config.segment_bytes, at, prefix, segment.level,
+                )  # fmt: skip
+                outputs.append(output)
+                output.write([replace(segment, base=at, end=run[-1].end)], _Reading(wreck, run, schema))
+                output.describe([segment.uuid], lambda _: segment.appended_at)
+                rows += output.segments
+                at, prefix = run[-1].end, output.segments[-1].prefix_max_ts
+            lose(segment.end)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                for output in outputs:
+                    output.discard()
+            raise
+        return rows
+
+    def _say_lost(self, topic: TopicRow, partition: int, path: Path, saved: Sequence[Segment]) -> None:
+        for each in saved:
+            if each.kind == LOST:
+                self._report.lost.append(LostRange(topic.name, partition, each.base, each.end, str(path)))
+            else:
+                self._report.saved += each.rows
+
+    # --- the rest of the catalog -------------------------------------------------------------------------------------
+
+    def _cursors(self) -> None:
+        """A cursor beyond the end would skip what comes. One of an earlier lineage is told so when it is used."""
+        for each in self._catalog.subscribers():
+            for partition, (offset, lineage) in self._catalog.cursors(each.id).items():
+                end = self._ends.get((each.topic_id, partition))
+                if end is None or offset <= end:
+                    continue
+                row = self._catalog.partition(each.topic_id, partition)
+                if lineage >= row.lineage:
+                    self._catalog.set_cursors(each.id, {partition: (end, row.lineage)}, only_forward=False)
+                    self._report.notes.append(f"subscriber {each.name!r} stood beyond the end; it is at {end} now")
+
+    def _garbage(self) -> None:
+        """What is in use is no garbage."""
+        wrong = []
+        for path in self._catalog.garbage():
+            file = layout.segment_file(path.rpartition("/")[2]) if layout.is_segment_path(path) else None
+            topic_id = path.removeprefix("topics/") if layout.is_topic_path(path) else None
+            if (file is not None and self._catalog.segment(file.uuid) is not None) or (
+                topic_id is not None and self._catalog.topic_by_id(topic_id) is not None
+            ):
+                wrong.append(path)
+        if wrong:
+            self._catalog.drop_garbage(wrong)
+
+
+class _Reading:
+    """Gives the batches of pieces to who writes them."""
+
+    def __init__(self, wreck: Wreck, pieces: Sequence[Piece], schema: pa.Schema) -> None:
+        self._wreck, self._pieces, self._schema = wreck, pieces, schema
+
+    def __call__(self, segment: Segment) -> Iterator[tuple[int, pa.RecordBatch]]:
+        for piece in self._pieces:
+            yield piece.base, self._wreck.read(piece, self._schema)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation uses
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 FLIGHT_COLUMNS = ["scheduled", "origin", "dep_delay"]
 WEATHER_COLUMNS = ["time_hour", "origin", "temp", "wind_speed", "wind_gust", "precip", "visib"]
@@ -74,7 +74,7 @@ def follow(query: StreamingQuery) -> tuple[int, int]:
     last = -1  # an idle query reports its last batch again
     ended = False
     while not ended:
-        ended = query.awaitTermination(1)
+        ended = bool(query.awaitTermination(1))
         for batch in query.recentProgress:
             if batch.batchId > last:
                 last, batches, rows = batch.batchId, batches + 1, rows + batch.numInputRows

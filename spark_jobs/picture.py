@@ -9,8 +9,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure  # without pyplot, which would look for a screen
 
-WIND_MPH = [0, 5, 10, 15, 20, 25, 30, 100]
-VISIBILITY_MILES = [0, 0.5, 1, 2, 4, 6, 9, 10.1]  # 10 is the most that is reported
+WIND_MPH = [0.0, 5, 10, 15, 20, 25, 30, 100]
+VISIBILITY_MILES = [0.0, 0.5, 1, 2, 4, 6, 9, 10.1]  # 10 is the most that is reported
 DELAY, CANCELLED, GREY = "#b5341f", "#5b7c99", "#555555"
 
 

@@ -10,9 +10,12 @@ with jjq.open("data/jjq") as store:
 ```
 """
 
+from jjq.channel import Channel, ChannelCounts, ConsumerInfo, Delivery
 from jjq.errors import (
+    ChannelNotFound,
     DamagedSegment,
     DataLoss,
+    DeliveryExpired,
     InvalidArgument,
     InvalidName,
     JjqError,
@@ -53,8 +56,9 @@ from jjq.topic import Topic
 __version__ = "0.1.0"
 
 __all__ = [
-    "Commit", "DamagedSegment", "DataLoss", "InvalidArgument", "InvalidName", "JjqError", "OffsetOutOfRange",
-    "PartitionLag", "PartitionOffsets", "Position", "Positions", "Record", "RecordTooLarge", "SchemaMismatch", "SegmentInfo", "Slice",
+    "Channel", "ChannelCounts", "ChannelNotFound", "Commit", "ConsumerInfo", "DamagedSegment", "DataLoss", "Delivery",
+    "DeliveryExpired", "InvalidArgument", "InvalidName", "JjqError", "OffsetOutOfRange", "PartitionLag",
+    "PartitionOffsets", "Position", "Positions", "Record", "RecordTooLarge", "SchemaMismatch", "SegmentInfo", "Slice",
     "StagedFile", "StagedFileMissing", "Store", "StoreClosed", "StoreError", "StoreFormat", "StoreNotFound",
     "StoreReadOnly", "Subscriber", "SubscriberBusy", "SubscriberExists", "SubscriberNotFound", "Topic", "TopicDeleted", "TopicExists",
     "TopicNotFound", "WriterConflict", "WriterInfo", "open",

@@ -35,7 +35,7 @@ def defer(headers: Pairs | None, not_before: int) -> Pairs:
     return [*(pair for pair in headers or () if pair[0] != NOT_BEFORE), (NOT_BEFORE, b"%d" % not_before)]
 
 
-def defer_all(headers: Sequence[Pairs | None] | None, rows: int, not_before: int) -> list[Pairs]:
+def defer_all(headers: Sequence[Pairs | None] | None, rows: int, not_before: int) -> list[Pairs | None]:
     return [defer(None if headers is None else headers[row], not_before) for row in range(rows)]
 
 

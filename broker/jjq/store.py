@@ -15,11 +15,12 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jjq import files, layout, objects, staging, subscriber, topicfile
+from jjq import channel, channels, ephemeral, files, layout, objects, staging, subscriber, topicfile
 from jjq.catalog.base import Catalog, TopicRow
 from jjq.catalog.sqlite import SqliteDriver
+from jjq.channel import Channel
 from jjq.clock import boot_id, host, now_us
-from jjq.config import GRACE_US, TopicConfig, check_partitions
+from jjq.config import GRACE_US, Duration, TopicConfig, check_partitions
 from jjq.errors import (
     InvalidArgument,
     StoreClosed,
@@ -167,6 +168,8 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
+            for consumer in channel.handles(self):
+                rest.callback(consumer.close)
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -277,7 +280,7 @@ class Store:
         return topic
 
     def delete_topic(self, name: str) -> None:
-        """Deletes a topic, its records and subscribers. Who pushes to it or waits on it gets TopicDeleted."""
+        """Deletes a topic, its records, subscribers and channels. Who pushes to it or waits on it gets TopicDeleted."""
         self.check_open(write=True)
         topic = self.topic(name)
         with self._all_locked(topic) as logs:
@@ -295,11 +298,19 @@ class Store:
         """See `Topic.empty`."""
         self.check_open(write=True)
         with self._all_locked(topic) as logs:
+            channel_ids = channels.ids_of(self, topic.id)
             self._close_all_locked(topic, logs, "emptied")
             ends: dict[int, int] = {}
             garbage: list[str] = []
             for log in logs:
                 row, segments = self.catalog.segments(topic.id, log.partition, 0, 1 << 62)
+        self._ring()
+        channels.forget(self, channel_ids)
+
+    def pause_topic(self, topic: Topic, paused: bool) -> None:
+        """See `Topic.pause`."""
+        self.check_open(write=True)
+        channels.pause_topic(self, topic, paused)
                 ends[log.partition] = row.end_offset
                 garbage += [path for s in segments for path in self.segment_files(topic.id, log.partition, s.uuid)]
             self.catalog.advance_starts(topic.id, ends, garbage, now_us() + GRACE_US, move_cursors=True)
@@ -371,6 +382,37 @@ class Store:
 
         `schema` fixes the topic's columns as they were when the slices were planned.
         """
+    # --- channels ----------------------------------------------------------------------------------------------------
+
+    def channel(
+        self, topic: str, name: str, *, create: bool = False, start: Any = None,
+        max_attempts: int | None = channels.NOT_GIVEN, ack_timeout: Duration = None, ordered: bool | None = None,
+        dead_letter: str | None = None, max_in_flight: int = channels.MAX_IN_FLIGHT, clock: Callable[[], int] = now_us,
+    ) -> Channel:  # fmt: skip
+        """A handle of a topic's channel, which is one consumer of it; with `create` the channel is made if there is none.
+
+        `start` (any form, by default the earliest record) and `ordered` (records with the same key one after the other)
+        are for the making. `max_attempts` (5; None: no limit), `ack_timeout` (a minute) and `dead_letter` (the name of a
+        topic, `<topic>.<channel>.dead`) hold for all its consumers and are changed where they are given. `max_in_flight`
+        is this consumer's: how many records it has in hand at most. `clock` (microseconds) is for tests.
+        Raises ChannelNotFound, TopicNotFound, InvalidName, InvalidArgument, and for a start OffsetOutOfRange and DataLoss.
+        """
+        self.check_open()
+        return channels.get(
+            self, self.topic(topic), name, create=create, start=start, max_attempts=max_attempts, ack_timeout=ack_timeout,
+            ordered=ordered, dead_letter=dead_letter, max_in_flight=max_in_flight, clock=clock,
+        )  # fmt: skip
+
+    def channels(self, topic: str | None = None) -> list[Channel]:
+        """Every channel (of one topic), by topic and name."""
+        self.check_open()
+        return channels.get_all(self, topic)
+
+    def delete_channel(self, topic: str, name: str) -> None:
+        """Deletes a channel, also while it is used: who waits in it, or settles what it has in hand, gets ChannelNotFound."""
+        self.check_open(write=True)
+        channels.delete(self, self.topic(topic), name)
+
         self.check_open()
         if not slices:
             return iter(())
@@ -431,6 +473,33 @@ class Store:
         """Exactly-once writers, by id."""
         self.check_open()
         return self.catalog.writers()
+
+    def pubsub(self, **settings: Any) -> PubSub:
+        """A subscription to topics by name and pattern: see `jjq.pubsub.PubSub`."""
+        self.check_open(write=True)
+        return PubSub(self, **settings)
+
+    def publish(self, name: str, data: bytes | str) -> int:
+        """Pushes a message to a topic, made ephemeral if there is none; returns how many live subscriptions it reached.
+
+        One that matches by its name and by a pattern counts, and gets it, both ways.
+        """
+        self.check_open(write=True)
+        return publish(self, name, data)
+
+    def pubsub_channels(self, pattern: str = "*") -> list[str]:
+        """Names that live subscriptions are subscribed to, of those that match."""
+        matches = glob(pattern)
+        return sorted({name for names, _ in subscriptions(self) for name in names if matches.match(name)})
+
+    def pubsub_numsub(self, *names: str) -> dict[str, int]:
+        """How many live subscriptions each name has."""
+        live = subscriptions(self)
+        return {name: sum(name in found for found, _ in live) for name in names}
+
+    def pubsub_numpat(self) -> int:
+        """How many patterns live subscriptions have, each pattern counted once."""
+        return len({pattern for _, patterns in subscriptions(self) for pattern in patterns})
 
     def reset_writer(self, writer_id: str) -> bool:
         """Forgets what a writer has committed, so that its batch ids begin anew; False when it is not known."""

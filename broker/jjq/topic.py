@@ -13,8 +13,11 @@ import pyarrow as pa
 
 from jjq import objects
 from jjq.catalog.base import TopicRow
+from jjq.catalog.channels import topic_is_paused
 from jjq.clock import now_us, to_us
 from jjq.config import TopicConfig
+from jjq.deferral import Delay, defer_all, delay_us
+from jjq.ephemeral import Bound
 from jjq.errors import InvalidArgument, OffsetOutOfRange, RecordTooLarge, SchemaMismatch, TopicDeleted
 from jjq.log import format as fmt
 from jjq.log.partition import Append, LogSettings
@@ -152,16 +155,17 @@ class Topic:
 
     def push(
         self, value: Any, *, key: bytes | str | None = None, headers: Headers = None, timestamp: Timestamp = None,
-        partition: int | None = None,
+        partition: int | None = None, delay: Delay = None,
     ) -> Position:  # fmt: skip
         """Appends one record; returns its position when it is as durable as the topic's `sync` says.
 
         `value` is bytes, str or None (a tombstone), or a mapping of columns in a topic with a schema. A key chooses the
         partition (CRC32C modulo partitions) unless `partition` does; without either, partitions take turns.
-        `timestamp` (an aware datetime, or microseconds) only where the topic's timestamps are the producer's.
+        `timestamp` (an aware datetime, or microseconds) only where the topic's timestamps are the producer's. Channels do
+        not deliver it before `delay` (seconds) is over; everybody else sees it at once.
         Raises InvalidArgument, SchemaMismatch, RecordTooLarge, TopicDeleted, StoreError; then nothing was appended.
         """
-        if type(value) is bytes and key is None and headers is None and self.schema is None:
+        if type(value) is bytes and key is None and headers is None and self.schema is None and delay is None:
             # What most single pushes are; the checks of `_request` that it needs, and no more.
             place = self.choose(partition, None)
             self.check_size(len(value), self.config.max_record_bytes, "the record")
@@ -178,6 +182,8 @@ class Topic:
 
     def push_file(
         self, source: objects.Source, value: Any = None, *, key: bytes | str | None = None, headers: Headers = None,
+        if delay is not None:
+            pairs = defer_all(pairs, 1, now_us() + delay_us(delay))
         timestamp: Timestamp = None, partition: int | None = None,
     ) -> Position:  # fmt: skip
         """Pushes a record that refers to a big object; `source` is a path, bytes or an open binary file.
@@ -192,7 +198,7 @@ class Topic:
     def push_many(
         self, values: Sequence[Any], *, keys: Sequence[bytes | str | None] | None = None,
         headers: Sequence[Headers] | None = None, timestamps: Sequence[Timestamp] | None = None,
-        partition: int | None = None, atomic: bool = False,
+        partition: int | None = None, atomic: bool = False, delay: Delay = None,
     ) -> Positions:  # fmt: skip
         """Appends many records, atomically in each partition (without keys, all go to one); returns their positions.
 
@@ -209,6 +215,7 @@ class Topic:
         default = self.choose(partition, None)
         if partition is not None or key_list is None or self.partitions == 1:
             groups = {default: list(range(len(values)))}
+        Channels do not deliver them before `delay` (seconds) is over.
             places = None
         else:
             places = [default if key is None else partition_of(key, self.partitions) for key in key_list]
@@ -219,6 +226,8 @@ class Topic:
         for place, rows in groups.items():
             whole = len(rows) == len(values)
             requests[place] = self._request(
+        if delay is not None:
+            pairs = defer_all(pairs, len(values), now_us() + delay_us(delay))
                 values if whole else [values[i] for i in rows],
                 [None] * len(rows) if key_list is None else [key_list[i] for i in rows],
                 None if pairs is None else [pairs[i] for i in rows],
@@ -517,6 +526,18 @@ def to_records(topic: str, batch: pa.RecordBatch, raw: bool) -> Iterator[Record]
     for p, o, t, k, h, v in zip(
         partition.to_pylist(), offset.to_pylist(), stamps.cast(pa.int64()).to_pylist(), key.to_pylist(), all_headers,
         values, strict=True,
+    @property
+    def paused(self) -> bool:
+        """Whether the topic's channels deliver nothing."""
+        return topic_is_paused(self._store.catalog.driver, self.id)
+
+    def pause(self) -> None:
+        """Nothing is delivered by any of the topic's channels until `unpause`, whatever restarts. Pushing goes on."""
+        self._store.pause_topic(self, True)
+
+    def unpause(self) -> None:
+        self._store.pause_topic(self, False)
+
     ):  # fmt: skip
         yield Record(topic, p, o, t, k, None if h is None else [(each["key"], each["value"]) for each in h], v)
 

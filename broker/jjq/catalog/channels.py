@@ -196,6 +196,13 @@ class ChannelState:
             places = self._places(tx)
         return State(bool(facts[0]), ready, NEVER if due is None or due[0] is None else due[0], places)
 
+    def places(self) -> dict[int, Place]:
+        """Positions by partition."""
+        found = self._places(self._driver)
+        if not found:
+            raise self.gone(self._driver)
+        return found
+
     def _facts(self, tx: Statements, consumer: str, now: int) -> tuple[Any, ...]:
         """(paused, maximum of attempts, ordered, whether the consumer is known, records in its hands)"""
         facts = tx.row("channel_facts", channel_id=self._id, consumer_id=consumer, now=now)
@@ -203,7 +210,7 @@ class ChannelState:
             raise self.gone(tx)
         return facts
 
-    def _places(self, tx: Statements) -> dict[int, Place]:
+    def _places(self, tx: Statements | Driver) -> dict[int, Place]:
         return {row[0]: (row[1], row[2]) for row in tx.rows("channel_places", channel_id=self._id)}
 
     # --- consumers ---------------------------------------------------------------------------------------------------
@@ -251,10 +258,10 @@ class ChannelState:
                 self._count(tx, work.counts)
             return grant
 
-    def place(self, partition: int, expected: Place, place: Place, lost: int) -> None:
-        """Moves a position on, if it is still where it was expected, past `lost` records that are gone."""
+    def place(self, partition: int, expected: Place, place: Place, lost: int) -> bool:
+        """Moves a position on past `lost` records that are gone; False when it was not where it was expected."""
         with self._driver.write(durable=False) as tx:
-            self._place(tx, partition, expected, place, lost)
+            return self._place(tx, partition, expected, place, lost)
 
     def place_back(self, partition: int, expected: Place, place: Place) -> int | None:
         """Moves a position back to where a partition ends now, and forgets the records beyond, which are gone.

@@ -56,8 +56,8 @@ class Mark:
     base: int
     bits: int
 
-    def offsets(self, bits: int) -> list[int]:
-        return [self.base + n for n in range(bits.bit_length()) if bits >> n & 1]
+    def offsets(self) -> list[int]:
+        return [self.base + n for n in range(self.bits.bit_length()) if self.bits >> n & 1]
 
     def within(self, lease: Lease) -> int:
         """The bits that are still to be done, as bits of the lease, which may begin later than it did."""

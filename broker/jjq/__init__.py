@@ -33,6 +33,7 @@ from jjq.errors import (
     SubscriberNotFound,
     TopicDeleted,
     TopicExists,
+    TopicFull,
     TopicNotFound,
     WriterConflict,
 )
@@ -60,6 +61,6 @@ __all__ = [
     "DeliveryExpired", "InvalidArgument", "InvalidName", "JjqError", "OffsetOutOfRange", "PartitionLag",
     "PartitionOffsets", "Position", "Positions", "Record", "RecordTooLarge", "SchemaMismatch", "SegmentInfo", "Slice",
     "StagedFile", "StagedFileMissing", "Store", "StoreClosed", "StoreError", "StoreFormat", "StoreNotFound",
-    "StoreReadOnly", "Subscriber", "SubscriberBusy", "SubscriberExists", "SubscriberNotFound", "Topic", "TopicDeleted", "TopicExists",
-    "TopicNotFound", "WriterConflict", "WriterInfo", "open",
+    "StoreReadOnly", "Subscriber", "SubscriberBusy", "SubscriberExists", "SubscriberNotFound", "Topic", "TopicDeleted",
+    "TopicExists", "TopicFull", "TopicNotFound", "WriterConflict", "WriterInfo", "open",
 ]  # fmt: skip

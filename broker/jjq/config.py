@@ -13,6 +13,7 @@ from jjq.errors import InvalidArgument
 
 SYNC_MODES = ("always", "interval", "none")
 TIMESTAMPS = ("broker", "producer")
+WHEN_FULL = ("drop_oldest", "drop_newest", "refuse")
 COMPRESSIONS = (None, "lz4", "zstd")
 MAX_PARTITIONS = 1024
 DAY_US = 86_400_000_000
@@ -32,6 +33,9 @@ class TopicConfig:
     retention_us, retention_bytes: what is older (by the time it was appended) or beyond goes, whole segments at a time
     timestamps: `broker` (when it was appended, never going back) or `producer` (as given)
     compression: of sealed segments; `lz4` or `zstd`
+    ephemeral: gone with its last holder or a reboot, never synced, at most about `max_records` (10,000); `when_full` says
+        what goes then: `drop_oldest`, `drop_newest` (both counted) or nothing, `refuse`
+    boot_id: of an ephemeral topic, the boot it belongs to; set by the store
     """
 
     sync: str = "always"
@@ -45,6 +49,10 @@ class TopicConfig:
     compression: str | None = None
     max_record_bytes: int = 64 << 20
     max_batch_bytes: int = 1 << 30
+    ephemeral: bool = False
+    max_records: int | None = None
+    when_full: str = "drop_oldest"
+    boot_id: str = ""
 
     def __post_init__(self) -> None:
         _one_of("sync", self.sync, SYNC_MODES)
@@ -54,7 +62,10 @@ class TopicConfig:
         _between("segment_bytes", self.segment_bytes, 4096, 1 << 40)
         _between("max_record_bytes", self.max_record_bytes, 1, (1 << 31) - (1 << 20))
         _between("max_batch_bytes", self.max_batch_bytes, 1, 1 << 40)
-        for name in ("segment_rows", "segment_age_us", "retention_us", "retention_bytes"):
+        _one_of("when_full", self.when_full, WHEN_FULL)
+        if self.max_records is not None and not self.ephemeral:
+            raise InvalidArgument("max_records is for ephemeral topics; retention and retention_bytes bound the others")
+        for name in ("segment_rows", "segment_age_us", "retention_us", "retention_bytes", "max_records"):
             if getattr(self, name) is not None:
                 _between(name, getattr(self, name), 1, 1 << 62)
 

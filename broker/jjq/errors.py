@@ -70,6 +70,13 @@ class TopicDeleted(JjqError):
     code = "topic_deleted"
 
 
+class TopicFull(JjqError):
+    """A bounded topic whose policy is to refuse has as many unread records as it takes; nothing was pushed."""
+
+    code = "topic_full"
+    retryable = True
+
+
 class SubscriberNotFound(JjqError, KeyError):
     code = "subscriber_not_found"
 

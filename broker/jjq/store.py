@@ -31,11 +31,13 @@ from jjq.errors import (
     TopicExists,
     TopicNotFound,
 )
+from jjq.interest import glob, subscriptions
 from jjq.log.partition import PartitionLog
 from jjq.log.reader import LogReader
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import EPHEMERAL, Commit, Record, Slice, StagedFile, WriterInfo, check_name
 from jjq.producer import Producer
+from jjq.pubsub import PubSub, publish
 from jjq.schema import add_columns as with_columns
 from jjq.schema import check_schema
 from jjq.subscriber import Subscriber
@@ -105,6 +107,8 @@ class Store:
                 files.close(self._lock_fd)
             raise
         _stores.add(self)
+        if not self.read_only:
+            ephemeral.forget_other_boots(self)
 
     def _prepare(self, create: bool, read_only: bool | None) -> bool:
         identity = self.path / "jjq.json"
@@ -164,12 +168,12 @@ class Store:
                 rest.callback(syncer.stop)
             for each in subscriber.handles(self):
                 rest.callback(each.close)
+            for consumer in channel.handles(self):
+                rest.callback(consumer.close)
 
     def __enter__(self) -> Store:
         return self
 
-            for consumer in channel.handles(self):
-                rest.callback(consumer.close)
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -203,8 +207,8 @@ class Store:
         self.check_open(write=True)
         check_name(name, "topic")
         if name.endswith(EPHEMERAL):
-            raise InvalidArgument("ephemeral topics are not supported by this version; leave #ephemeral away")
-        config = TopicConfig().changed(settings)
+            settings = {"ephemeral": True, **settings}
+        config = ephemeral.settle(TopicConfig().changed(settings), self.boot_id)
         count = check_partitions(partitions)
         checked = None if schema is None else check_schema(schema)
         known = self.catalog.topic(name)
@@ -225,7 +229,13 @@ class Store:
             if exist_ok:
                 return self.topic(name)
             raise TopicExists(f"there is a topic {name!r} already; pass exist_ok=True to use it as it is")
+        self._ring()
         return self._topic(row)
+
+    def _ring(self) -> None:
+        """Wakes who waits for topics to come and go."""
+        with contextlib.suppress(OSError):
+            (self.path / "catalog.lock").write_bytes(b"\0")
 
     @staticmethod
     def _remove_empty_topic(directory: Path) -> None:
@@ -288,22 +298,12 @@ class Store:
             for log in logs:
                 log.close_active_locked("deleted")
             garbage = [f"topics/{topic.id}", *subscriber.lock_files(self, topic.id)]
+            channel_ids = channels.ids_of(self, topic.id)
             self.catalog.drop_topic(topic.id, garbage, now_us() + GRACE_US)
             self._write_topic_json(topic._row, deleted=True)
             for log in logs:
                 log.forget_active()
                 log.ring_locked()
-
-    def empty_topic(self, topic: Topic) -> None:
-        """See `Topic.empty`."""
-        self.check_open(write=True)
-        with self._all_locked(topic) as logs:
-            channel_ids = channels.ids_of(self, topic.id)
-            self._close_all_locked(topic, logs, "emptied")
-            ends: dict[int, int] = {}
-            garbage: list[str] = []
-            for log in logs:
-                row, segments = self.catalog.segments(topic.id, log.partition, 0, 1 << 62)
         self._ring()
         channels.forget(self, channel_ids)
 
@@ -311,6 +311,16 @@ class Store:
         """See `Topic.pause`."""
         self.check_open(write=True)
         channels.pause_topic(self, topic, paused)
+
+    def empty_topic(self, topic: Topic) -> None:
+        """See `Topic.empty`."""
+        self.check_open(write=True)
+        with self._all_locked(topic) as logs:
+            self._close_all_locked(topic, logs, "emptied")
+            ends: dict[int, int] = {}
+            garbage: list[str] = []
+            for log in logs:
+                row, segments = self.catalog.segments(topic.id, log.partition, 0, 1 << 62)
                 ends[log.partition] = row.end_offset
                 garbage += [path for s in segments for path in self.segment_files(topic.id, log.partition, s.uuid)]
             self.catalog.advance_starts(topic.id, ends, garbage, now_us() + GRACE_US, move_cursors=True)
@@ -372,16 +382,6 @@ class Store:
         self.check_open(write=True)
         subscriber.delete(self, name)
 
-    # --- reading -----------------------------------------------------------------------------------------------------
-
-    def read_slices(
-        self, slices: Sequence[Slice], columns: Sequence[str] | None = None, metadata: Sequence[str] = (),
-        *, schema: pa.Schema | None = None, target_bytes: int = BATCH_BYTES,
-    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-        """The rows of slices of one topic, in order, in verified batches of about `target_bytes`: [*columns, *metadata].
-
-        `schema` fixes the topic's columns as they were when the slices were planned.
-        """
     # --- channels ----------------------------------------------------------------------------------------------------
 
     def channel(
@@ -413,6 +413,16 @@ class Store:
         self.check_open(write=True)
         channels.delete(self, self.topic(topic), name)
 
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def read_slices(
+        self, slices: Sequence[Slice], columns: Sequence[str] | None = None, metadata: Sequence[str] = (),
+        *, schema: pa.Schema | None = None, target_bytes: int = BATCH_BYTES,
+    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
+        """The rows of slices of one topic, in order, in verified batches of about `target_bytes`: [*columns, *metadata].
+
+        `schema` fixes the topic's columns as they were when the slices were planned.
+        """
         self.check_open()
         if not slices:
             return iter(())
@@ -464,16 +474,6 @@ class Store:
         self.check_open()
         return objects.list_objects(self)
 
-    def producer(self, **settings: Any) -> Producer:
-        """Pushes that gather into batches: see `jjq.producer.Producer` for `linger_ms`, `batch_bytes`, `window`."""
-        self.check_open(write=True)
-        return Producer(self, **settings)
-
-    def writers(self) -> list[WriterInfo]:
-        """Exactly-once writers, by id."""
-        self.check_open()
-        return self.catalog.writers()
-
     def pubsub(self, **settings: Any) -> PubSub:
         """A subscription to topics by name and pattern: see `jjq.pubsub.PubSub`."""
         self.check_open(write=True)
@@ -500,6 +500,16 @@ class Store:
     def pubsub_numpat(self) -> int:
         """How many patterns live subscriptions have, each pattern counted once."""
         return len({pattern for _, patterns in subscriptions(self) for pattern in patterns})
+
+    def producer(self, **settings: Any) -> Producer:
+        """Pushes that gather into batches: see `jjq.producer.Producer` for `linger_ms`, `batch_bytes`, `window`."""
+        self.check_open(write=True)
+        return Producer(self, **settings)
+
+    def writers(self) -> list[WriterInfo]:
+        """Exactly-once writers, by id."""
+        self.check_open()
+        return self.catalog.writers()
 
     def reset_writer(self, writer_id: str) -> bool:
         """Forgets what a writer has committed, so that its batch ids begin anew; False when it is not known."""

@@ -101,6 +101,7 @@ class Topic:
         self._next_partition = itertools.count()
         self._mutex = threading.Lock()
         self._take(row)
+        self._bound = Bound(store, self) if self.config.ephemeral else None
 
     def _take(self, row: TopicRow) -> None:
         self._row = row
@@ -117,6 +118,11 @@ class Topic:
     @property
     def name(self) -> str:
         return self._row.name
+
+    @property
+    def created_at(self) -> int:
+        """Microseconds since the epoch."""
+        return self._row.created_at
 
     @property
     def partitions(self) -> int:
@@ -171,19 +177,26 @@ class Topic:
             self.check_size(len(value), self.config.max_record_bytes, "the record")
             stamps = self.stamps(None if timestamp is None else [timestamp], 1)
             request = Append(self.schema_version, (None,), (value,), stamps=stamps, size=len(value) + 400)
-            self._store.log(self.id, place).append(request)
+            self._append(place, request)
             return Position(place, request.offset, request.timestamp)
         key_bytes = None if key is None else to_bytes(key, "a key")
         place = self.choose(partition, key_bytes)
         pairs = None if headers is None else [check_headers(headers)]
+        if delay is not None:
+            pairs = defer_all(pairs, 1, now_us() + delay_us(delay))
         request = self._request([value], [key_bytes], pairs, [timestamp] if timestamp is not None else None)
-        self._store.log(self.id, place).append(request)
+        self._append(place, request)
         return Position(place, request.offset, request.timestamp)
+
+    def _append(self, place: int, request: Append) -> None:
+        if self._bound is None:
+            self._store.log(self.id, place).append(request)
+        elif self._bound.admits(place, request.rows):
+            self._store.log(self.id, place).append(request)
+            self._bound.appended(place, request.offset + request.rows)
 
     def push_file(
         self, source: objects.Source, value: Any = None, *, key: bytes | str | None = None, headers: Headers = None,
-        if delay is not None:
-            pairs = defer_all(pairs, 1, now_us() + delay_us(delay))
         timestamp: Timestamp = None, partition: int | None = None,
     ) -> Position:  # fmt: skip
         """Pushes a record that refers to a big object; `source` is a path, bytes or an open binary file.
@@ -202,6 +215,7 @@ class Topic:
     ) -> Positions:  # fmt: skip
         """Appends many records, atomically in each partition (without keys, all go to one); returns their positions.
 
+        Channels do not deliver them before `delay` (seconds) is over.
         `atomic=True` makes it one act over all partitions that the keys choose: all of it visible at once, or nothing.
         """
         values = list(values)
@@ -212,10 +226,11 @@ class Topic:
             return Positions([])
         key_list = None if keys is None else [None if key is None else to_bytes(key, "a key") for key in keys]
         pairs = None if headers is None else [check_headers(each) for each in headers]
+        if delay is not None:
+            pairs = defer_all(pairs, len(values), now_us() + delay_us(delay))
         default = self.choose(partition, None)
         if partition is not None or key_list is None or self.partitions == 1:
             groups = {default: list(range(len(values)))}
-        Channels do not deliver them before `delay` (seconds) is over.
             places = None
         else:
             places = [default if key is None else partition_of(key, self.partitions) for key in key_list]
@@ -226,8 +241,6 @@ class Topic:
         for place, rows in groups.items():
             whole = len(rows) == len(values)
             requests[place] = self._request(
-        if delay is not None:
-            pairs = defer_all(pairs, len(values), now_us() + delay_us(delay))
                 values if whole else [values[i] for i in rows],
                 [None] * len(rows) if key_list is None else [key_list[i] for i in rows],
                 None if pairs is None else [pairs[i] for i in rows],
@@ -238,7 +251,7 @@ class Topic:
         ranges = []
         for place in sorted(requests):
             request = requests[place]
-            self._store.log(self.id, place).append(request)
+            self._append(place, request)
             ranges.append(PositionRange(place, request.offset, request.offset + request.rows, request.timestamp))
         return Positions(ranges, places)
 
@@ -297,7 +310,7 @@ class Topic:
             given = None if self.config.timestamps == "broker" else batch.column(0).cast(pa.int64()).to_pylist()
             body = batch.select(list(range(1, batch.num_columns)))
             request = Append(self.schema_version, batch=body, stamps=given, size=batch.nbytes)
-            self._store.log(self.id, place).append(request)
+            self._append(place, request)
             ranges.append(PositionRange(place, request.offset, request.offset + request.rows, request.timestamp))
         return Positions(ranges)
 
@@ -513,6 +526,18 @@ class Topic:
         """Lets go of every record. Offsets go on where they were; subscribers skip to there."""
         self._store.empty_topic(self)
 
+    @property
+    def paused(self) -> bool:
+        """Whether the topic's channels deliver nothing."""
+        return topic_is_paused(self._store.catalog.driver, self.id)
+
+    def pause(self) -> None:
+        """Nothing is delivered by any of the topic's channels until `unpause`, whatever restarts. Pushing goes on."""
+        self._store.pause_topic(self, True)
+
+    def unpause(self) -> None:
+        self._store.pause_topic(self, False)
+
 
 def to_records(topic: str, batch: pa.RecordBatch, raw: bool) -> Iterator[Record]:
     """A batch whose last columns are partition, offset, timestamp, key and headers, as Records."""
@@ -526,18 +551,6 @@ def to_records(topic: str, batch: pa.RecordBatch, raw: bool) -> Iterator[Record]
     for p, o, t, k, h, v in zip(
         partition.to_pylist(), offset.to_pylist(), stamps.cast(pa.int64()).to_pylist(), key.to_pylist(), all_headers,
         values, strict=True,
-    @property
-    def paused(self) -> bool:
-        """Whether the topic's channels deliver nothing."""
-        return topic_is_paused(self._store.catalog.driver, self.id)
-
-    def pause(self) -> None:
-        """Nothing is delivered by any of the topic's channels until `unpause`, whatever restarts. Pushing goes on."""
-        self._store.pause_topic(self, True)
-
-    def unpause(self) -> None:
-        self._store.pause_topic(self, False)
-
     ):  # fmt: skip
         yield Record(topic, p, o, t, k, None if h is None else [(each["key"], each["value"]) for each in h], v)
 

@@ -1,0 +1,72 @@
+"""Who is subscribed to what, among all processes of a store: a file each, whose lock is the subscription's life."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jjq import files
+
+if TYPE_CHECKING:
+    from jjq.store import Store
+
+LOCK, NOTE = ".lock", ".json"
+
+
+def glob(pattern: str) -> re.Pattern[str]:
+    """Redis's patterns: `*`, `?`, `[abc]`, `[^a]`, `[a-c]`, and a backslash before what is meant literally."""
+    text = re.sub(r"\\(.)", lambda m: f"[{m.group(1)}]" if m.group(1) in "*?[" else m.group(1), pattern)
+    return re.compile(fnmatch.translate(text.replace("[^", "[!")))
+
+
+def alive(path: Path) -> bool:
+    """Whether somebody holds the lock of a file; one that nobody holds is removed."""
+    try:
+        fd = files.open_ro(path)
+    except OSError:
+        return False
+    try:
+        if not files.lock(fd, wait=False):
+            return True
+        with contextlib.suppress(OSError):
+            files.unlink(path)
+        return False
+    finally:
+        files.close(fd)
+
+
+def registry(store: Store) -> Path:
+    return store.path / "pubsub"
+
+
+def subscriptions(store: Store) -> list[tuple[set[str], dict[str, re.Pattern[str]]]]:
+    """(names, patterns) of each live subscription; those whose process died are removed on the way."""
+    found = []
+    directory = registry(store)
+    try:
+        notes = sorted(path for path in directory.iterdir() if path.suffix == NOTE)
+    except FileNotFoundError:
+        return []
+    for note in notes:
+        if not alive(note.with_suffix(LOCK)):
+            with contextlib.suppress(OSError):
+                files.unlink(note)
+            continue
+        try:
+            body = json.loads(note.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue  # it left, or is about to say more, right now
+        found.append((set(body["names"]), {pattern: glob(pattern) for pattern in body["patterns"]}))
+    return found
+
+
+def reached(store: Store, name: str) -> int:
+    """How many ways live subscriptions match a topic's name: by the name itself, and by each pattern."""
+    return sum(
+        (name in names) + sum(bool(pattern.match(name)) for pattern in patterns.values())
+        for names, patterns in subscriptions(store)
+    )

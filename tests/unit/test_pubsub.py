@@ -1,0 +1,247 @@
+"""Publish and subscribe: shapes, patterns, topics made later, the death of subscribers, and nothing left behind."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import jjq
+from jjq import ephemeral
+from jjq.interest import glob, registry
+from jjq.pubsub import PubSub
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[jjq.Store]:
+    with jjq.open(tmp_path / "store") as opened:
+        yield opened
+
+
+def drain(subscription: PubSub) -> list[dict[str, object]]:
+    return list(iter(subscription.get_message, None))
+
+
+def test_messages_and_confirmations_have_the_known_shape(store: jjq.Store) -> None:
+    with store.pubsub() as subscription:
+        assert subscription.get_message() is None
+        subscription.subscribe("news", "sport")
+        subscription.psubscribe("n*")
+        assert store.publish("news", b"hello") == 2
+        assert drain(subscription) == [
+            {"type": "subscribe", "pattern": None, "channel": b"news", "data": 1},
+            {"type": "subscribe", "pattern": None, "channel": b"sport", "data": 2},
+            {"type": "psubscribe", "pattern": None, "channel": b"n*", "data": 3},
+            {"type": "message", "pattern": None, "channel": b"news", "data": b"hello"},
+            {"type": "pmessage", "pattern": b"n*", "channel": b"news", "data": b"hello"},
+        ]
+        subscription.unsubscribe()
+        subscription.punsubscribe("n*")
+        assert [(m["type"], m["data"]) for m in drain(subscription)] == [
+            ("unsubscribe", 2), ("unsubscribe", 1), ("punsubscribe", 0),
+        ]  # fmt: skip
+        assert store.publish("news", b"nobody") == 0
+
+
+def test_text_on_request_and_no_confirmations(store: jjq.Store) -> None:
+    with store.pubsub(decode_responses=True, ignore_subscribe_messages=True) as subscription:
+        subscription.psubscribe("*")
+        store.publish("a", "ü")
+        assert drain(subscription) == [{"type": "pmessage", "pattern": "*", "channel": "a", "data": "ü"}]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matches", "others"),
+    [
+        ("log.*", ["log.", "log.a", "log.a.b"], ["log", "xlog.a"]),
+        ("h?llo", ["hello", "hallo"], ["hllo", "heello"]),
+        ("h[ae]llo", ["hello", "hallo"], ["hillo"]),
+        ("h[^e]llo", ["hallo"], ["hello"]),
+        ("h[a-c]llo", ["hbllo"], ["hdllo"]),
+        (r"a\*b", ["a*b"], ["axb"]),
+    ],
+)
+def test_patterns_match_as_they_do_elsewhere(pattern: str, matches: list[str], others: list[str]) -> None:
+    compiled = glob(pattern)
+    assert all(compiled.match(name) for name in matches)
+    assert not any(compiled.match(name) for name in others)
+
+
+def test_topics_made_later_are_included_from_their_first_message(store: jjq.Store) -> None:
+    with store.pubsub(ignore_subscribe_messages=True) as subscription:
+        subscription.subscribe("later")
+        subscription.psubscribe("log.*")
+        durable = store.create_topic("log.durable")
+        durable.push(b"1")
+        store.publish("later", b"2")
+        store.publish("log.x", b"3")
+        assert {m["data"] for m in drain(subscription)} == {b"1", b"2", b"3"}
+        assert store.topic("later").config.ephemeral
+
+
+def test_a_subscription_begins_where_the_topic_is(store: jjq.Store) -> None:
+    topic = store.create_topic("t")
+    topic.push(b"before")
+    with store.pubsub(ignore_subscribe_messages=True) as subscription:
+        subscription.subscribe("t")
+        topic.push(b"after")
+        assert [m["data"] for m in drain(subscription)] == [b"after"]
+
+
+def test_messages_wait_for_a_subscription_that_does_not_look(store: jjq.Store) -> None:
+    with store.pubsub(ignore_subscribe_messages=True) as first, store.pubsub(ignore_subscribe_messages=True) as second:
+        first.subscribe("t")
+        second.subscribe("t")
+        for i in range(100):
+            assert store.publish("t", str(i)) == 2
+        second.close()  # one leaving takes nothing from the other
+        assert [m["data"] for m in drain(first)] == [str(i).encode() for i in range(100)]
+
+
+def test_a_blocked_get_is_woken_by_a_publish_and_ended_by_close(store: jjq.Store) -> None:
+    subscription = store.pubsub(ignore_subscribe_messages=True)
+    subscription.subscribe("t")
+    got: list[object] = []
+    waiter = threading.Thread(target=lambda: got.append(subscription.get_message(timeout=30)))
+    waiter.start()
+    store.publish("t", b"x")
+    waiter.join(30)
+    assert got == [{"type": "message", "pattern": None, "channel": b"t", "data": b"x"}]
+    errors: list[BaseException] = []
+
+    def wait_for_ever() -> None:
+        try:
+            subscription.get_message(timeout=None)
+        except jjq.StoreClosed as error:
+            errors.append(error)
+
+    waiter = threading.Thread(target=wait_for_ever)
+    waiter.start()
+    subscription.close()
+    subscription.close()
+    waiter.join(30)
+    assert len(errors) == 1
+
+
+def test_a_clean_close_leaves_nothing(store: jjq.Store) -> None:
+    subscription = store.pubsub()
+    assert subscription.id is None
+    assert not registry(store).exists()
+    subscription.subscribe("t")
+    assert subscription.id is not None
+    store.publish("t", b"x")
+    subscription.close()
+    assert list(registry(store).iterdir()) == []
+    assert store.topics() == []
+    assert (store.pubsub_channels(), store.pubsub_numsub("t"), store.pubsub_numpat()) == ([], {"t": 0}, 0)
+
+
+def test_what_is_subscribed_can_be_listed(store: jjq.Store) -> None:
+    with store.pubsub() as a, store.pubsub() as b:
+        a.subscribe("x", "y")
+        b.subscribe("y")
+        b.psubscribe("p*")
+        a.psubscribe("p*")
+        assert store.pubsub_channels() == ["x", "y"]
+        assert store.pubsub_channels("x*") == ["x"]
+        assert store.pubsub_numsub("x", "y", "z") == {"x": 1, "y": 2, "z": 0}
+        assert store.pubsub_numpat() == 1
+
+
+def _subscribe_and_hang(path: str, ready: "multiprocessing.synchronize.Event") -> None:  # type: ignore[name-defined]
+    subscription = jjq.open(path).pubsub()
+    subscription.subscribe("t")
+    ready.set()
+    subscription.get_message(timeout=None)
+    signal.pause()
+
+
+def test_a_subscription_whose_process_died_is_found_and_removed(store: jjq.Store) -> None:
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    process = context.Process(target=_subscribe_and_hang, args=(str(store.path), ready))
+    process.start()
+    assert ready.wait(60)
+    assert store.publish("t", b"alive") == 1
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert store.publish("t", b"dead") == 0
+    assert [path for path in registry(store).iterdir() if path.suffix != ".lock"] == []
+    assert ephemeral.reap_all(store, idle_us=0) == ["t"]
+
+
+@pytest.mark.parametrize("bad", ["", "a b", "../x", "a" * 300])
+def test_bad_names_are_refused(store: jjq.Store, bad: str) -> None:
+    with store.pubsub() as subscription:
+        with pytest.raises(jjq.InvalidName):
+            subscription.subscribe(bad)
+        with pytest.raises(jjq.InvalidName):
+            store.publish(bad, b"")
+        with pytest.raises(jjq.InvalidArgument):
+            subscription.subscribe()
+        with pytest.raises(jjq.InvalidArgument):
+            subscription.psubscribe("")
+        assert subscription.id is None
+
+
+# --- ephemeral topics ----------------------------------------------------------------------------------------------------
+
+
+def test_the_suffix_makes_a_topic_ephemeral_and_bounded(store: jjq.Store) -> None:
+    topic = store.create_topic("t#ephemeral", max_records=100)
+    assert (topic.config.ephemeral, topic.config.sync) == (True, "none")
+    for i in range(1000):
+        topic.push(str(i))
+    bounds = topic.offsets()[0]
+    assert bounds.end == 1000
+    assert 100 <= bounds.end - bounds.start <= 110
+    assert ephemeral.dropped(store, topic) == bounds.start
+    assert topic.read().read_all().column("value").to_pylist()[-1] == b"999"
+
+
+def test_a_slow_reader_of_a_bounded_topic_is_told_how_many_it_missed(store: jjq.Store) -> None:
+    store.create_topic("t#ephemeral", max_records=100)
+    with store.pubsub(ignore_subscribe_messages=True) as subscription:
+        subscription.subscribe("t#ephemeral")
+        for i in range(1000):
+            store.publish("t#ephemeral", str(i))
+        got = [int(m["data"]) for m in drain(subscription)]  # type: ignore[call-overload]
+    assert got == list(range(1000 - len(got), 1000))
+    assert subscription.dropped == 1000 - len(got)
+
+
+def test_dropping_the_newest_counts_and_refusing_raises(store: jjq.Store) -> None:
+    newest = store.create_topic("n#ephemeral", max_records=10, when_full="drop_newest")
+    refuse = store.create_topic("r#ephemeral", max_records=10, when_full="refuse")
+    with store.pubsub(ignore_subscribe_messages=True) as subscription:
+        subscription.subscribe("n#ephemeral", "r#ephemeral")
+        offsets = [newest.push(b"%d" % i).offset for i in range(15)]
+        assert offsets == [*range(10), *[-1] * 5]
+        assert ephemeral.dropped(store, newest) == 5
+        for _ in range(10):
+            refuse.push(b"v")
+        with pytest.raises(jjq.TopicFull, match="10 of at most 10"):
+            refuse.push(b"v")
+        drain(subscription)
+        assert newest.push(b"fits again").offset == 10
+        assert refuse.push(b"fits again").offset == 10
+
+
+def test_an_ephemeral_topic_of_another_boot_is_gone(store: jjq.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.create_topic("t#ephemeral").push(b"v")
+    store.create_topic("stays").push(b"v")
+    monkeypatch.setattr("jjq.store.boot_id", lambda: "another")
+    with jjq.open(store.path) as rebooted:
+        assert [topic.name for topic in rebooted.topics()] == ["stays"]
+        assert rebooted.create_topic("t#ephemeral").offsets()[0].end == 0
+
+
+def test_max_records_is_for_ephemeral_topics(store: jjq.Store) -> None:
+    with pytest.raises(jjq.InvalidArgument, match="ephemeral"):
+        store.create_topic("t", max_records=5)
+    with pytest.raises(jjq.InvalidArgument, match="when_full"):
+        store.create_topic("t#ephemeral", when_full="explode")

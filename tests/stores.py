@@ -1,9 +1,14 @@
 """What tests of many kinds ask of a store."""
 
 import os
+from pathlib import Path
+
+import pyarrow as pa
 
 from jjq.store import Store
 from jjq.verify import VerifyReport, verify
+
+EVERYTHING = ("_partition", "_offset", "_timestamp", "_key", "_headers")
 
 
 def assert_whole(store: Store | str | os.PathLike[str]) -> VerifyReport:
@@ -14,3 +19,29 @@ def assert_whole(store: Store | str | os.PathLike[str]) -> VerifyReport:
     report = verify(store)
     assert report.ok, str(report)
     return report
+
+
+def tables(store: Store) -> dict[str, pa.Table]:
+    """Every row of every topic with its place, time, key and headers, by the topic's name."""
+    return {topic.name: topic.read(metadata=EVERYTHING).read_all() for topic in store.topics()}
+
+
+def roll(store: Store, name: str, partition: int = 0) -> None:
+    """Ends the active file of a partition, if it has records, as an append does that finds it full."""
+    log = store.log(store.topic(name).id, partition)
+    with log.exclusive():
+        log.roll_locked()
+
+
+def paths(store: Path, pattern: str) -> list[Path]:
+    """The files of all partitions whose names match, without those in quarantine."""
+    return sorted((store / "topics").glob(f"*/*/{pattern}"))
+
+
+def flip(path: Path, position: int, bit: int = 0) -> None:
+    """One bit of a file the other way round, in place, as a disk goes bad."""
+    with path.open("r+b") as file:
+        file.seek(position)
+        byte = file.read(1)[0]
+        file.seek(position)
+        file.write(bytes([byte ^ 1 << bit]))

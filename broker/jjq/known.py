@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jjq import layout
+from jjq.catalog.base import Catalog
 from jjq.errors import TopicDeleted
 from jjq.log.check import holds_nothing
 
@@ -17,6 +18,28 @@ _ROOT = (
     "jjq.json", "store.lock", "catalog.lock", layout.MAINTENANCE_LOCK, layout.BACKUP, layout.REBUILT,
     *layout.CATALOG_FILES,
 )  # fmt: skip
+
+
+def in_use(catalog: Catalog, path: str) -> bool:
+    """Whether a path that waits for its removal is of a segment or topic that is there; relative to the store."""
+    if layout.is_topic_path(path):
+        return catalog.topic_by_id(path.rpartition("/")[2]) is not None
+    if not layout.is_segment_path(path):
+        return False
+    _, topic_id, partition, name = path.split("/")
+    file = layout.segment_file(name)
+    return file is not None and is_named(catalog, topic_id, int(partition), file.uuid)
+
+
+def is_named(catalog: Catalog, topic_id: str, partition: int, uuid: str) -> bool:
+    """Whether a segment is part of a partition: by a row, or as the file being appended to."""
+    for _ in range(2):  # it may get its row between the first two questions
+        if catalog.segment(uuid) is not None:
+            return True
+        with contextlib.suppress(TopicDeleted):
+            if catalog.partition(topic_id, partition).active == uuid:
+                return True
+    return False
 
 
 class Known:
@@ -53,14 +76,8 @@ class Known:
         file = layout.segment_file(path.name)
         if file is None:
             return False
-        # In this order: a file goes from no name to the active one, to a row, to garbage, and none is passed unseen
-        # when the first two are asked for twice.
-        for _ in range(2):
-            if self._catalog.segment(file.uuid) is not None:
-                return True
-            with contextlib.suppress(TopicDeleted):
-                if self._catalog.partition(topic_id, partition).active == file.uuid:
-                    return True
+        if is_named(self._catalog, topic_id, partition, file.uuid):
+            return True
         if self._catalog.is_garbage("/".join(path.relative_to(self._store.path).parts)):
             return True
         if self._catalog.is_garbage(f"topics/{topic_id}"):

@@ -20,6 +20,7 @@ from jjq.catalog.base import TopicRow
 from jjq.clock import now_us
 from jjq.config import GRACE_US, TopicConfig
 from jjq.errors import JjqError, StoreError, TopicDeleted
+from jjq.known import in_use
 from jjq.log.reader import LOST
 from jjq.log.sealed import SealedReader
 from jjq.log.stream import StreamReader
@@ -262,7 +263,7 @@ class Maintenance:
     def mark_deleted(self) -> None:
         """Makes sure that a topic deleted by a process that died at once stays deleted when the catalog is lost."""
         for path in self._catalog.garbage():
-            if not layout.is_topic_path(path):
+            if not layout.is_topic_path(path) or in_use(self._catalog, path):
                 continue
             topic_file = self._store.path / path / layout.TOPIC_FILE
             body = layout.read_json(topic_file)

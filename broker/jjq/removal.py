@@ -16,6 +16,7 @@ from jjq.catalog.base import KEPT_BATCHES, TopicRow
 from jjq.clock import now_us
 from jjq.config import GRACE_US
 from jjq.errors import StoreError
+from jjq.known import in_use
 from jjq.log.check import holds_nothing
 from jjq.reports import MaintenanceReport
 
@@ -145,13 +146,12 @@ class Removal:
 
     def _collect(self, path: str) -> int:
         full = self._store.path / path
+        if in_use(self._catalog, path):
+            raise StoreError(f"{path} is marked for removal and in use; run `jjq verify`", path=path)
         if layout.is_topic_path(path):
             return self._remove_topic(full)
         if not layout.is_segment_path(path) and not layout.is_subscriber_lock(path):
             raise _Kept([path])
-        file = layout.segment_file(full.name)
-        if file is not None and self._catalog.segment(file.uuid) is not None:
-            raise StoreError(f"{path} is marked for removal and in use; run `jjq verify`", path=path)
         if layout.is_segment_path(path) and not self._topic_file_agrees(path.split("/")[1]):
             raise _Kept([])
         return self._remove(full)
@@ -160,8 +160,6 @@ class Removal:
         """Removes a deleted topic's directory, `topic.json` last, and nothing that jjq has not made."""
         count = 0
         kept: list[str] = []
-        if self._catalog.topic_by_id(directory.name) is not None:
-            raise StoreError(f"{directory} is marked for removal and its topic is there; run `jjq verify`")
         if not directory.exists():
             return 0
         for partition in layout.partition_directories(directory):

@@ -24,7 +24,7 @@ from jjq.clock import boot_id, from_us, now_us
 from jjq.compaction import Output
 from jjq.config import TopicConfig
 from jjq.errors import DamagedSegment, StoreError, StoreFormat, StoreNotFound, TopicDeleted
-from jjq.known import Known
+from jjq.known import Known, in_use
 from jjq.log.check import check_active, check_segment
 from jjq.log.format import NO_TS
 from jjq.log.reader import LOST
@@ -407,14 +407,7 @@ class Repair:
 
     def _garbage(self) -> None:
         """What is in use is no garbage."""
-        wrong = []
-        for path in self._catalog.garbage():
-            file = layout.segment_file(path.rpartition("/")[2]) if layout.is_segment_path(path) else None
-            topic_id = path.removeprefix("topics/") if layout.is_topic_path(path) else None
-            if (file is not None and self._catalog.segment(file.uuid) is not None) or (
-                topic_id is not None and self._catalog.topic_by_id(topic_id) is not None
-            ):
-                wrong.append(path)
+        wrong = [path for path in self._catalog.garbage() if in_use(self._catalog, path)]
         if wrong:
             self._catalog.drop_garbage(wrong)
 

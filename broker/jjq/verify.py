@@ -16,7 +16,7 @@ from pathlib import Path
 from jjq import layout, topicfile
 from jjq.catalog.base import PartitionRow, TopicRow
 from jjq.errors import DamagedSegment, StoreError, StoreFormat, TopicDeleted
-from jjq.known import Known
+from jjq.known import Known, in_use
 from jjq.log.check import ActiveEnd, check_active, check_segment
 from jjq.log.reader import LOST
 from jjq.log.stream import stream_paths
@@ -88,11 +88,8 @@ class Verifier:
 
     def _sound_catalog(self) -> bool:
         path = self._store.path / "catalog.db"
-        if not path.exists() or not path.stat().st_size:
-            if layout.topic_directories(self._store.path):
-                self._problem(
-                    "catalog", f"{path} is missing", "Run `jjq repair`, which builds it again", path=str(path)
-                )
+        if layout.catalog_is_lost(self._store.path):  # taken away under an open store
+            self._problem("catalog", f"{path} is missing", "Run `jjq repair`, which builds it again", path=str(path))
             return False
         for found in self._catalog.problems():
             self._problem("catalog", f"{path}: {found}", "Run `jjq repair`, which builds it again", path=str(path))
@@ -280,11 +277,8 @@ class Verifier:
 
     def _garbage(self) -> None:
         for path in self._catalog.garbage():
-            file = layout.segment_file(path.rpartition("/")[2]) if layout.is_segment_path(path) else None
-            if file is not None and self._catalog.segment(file.uuid) is not None:
-                self._problem(
-                    "row", f"{path} is in use and marked for removal", "Run `jjq repair`", path=path
-                )  # fmt: skip
+            if in_use(self._catalog, path):
+                self._problem("row", f"{path} is in use and marked for removal", "Run `jjq repair`", path=path)
 
     def _unknown(self) -> None:
         self.report.unknown += [str(path.relative_to(self._store.path)) for path in Known(self._store).unknown()]

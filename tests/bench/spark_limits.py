@@ -4,6 +4,8 @@ A source here yields the same rows as a topic would, from memory, in batches of 
 limit and not a store's. Ratios in the benchmarks are against these, in the same run.
 """
 
+import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
@@ -24,6 +26,10 @@ KAFKA_ROW = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 )
 BATCH_BYTES = 1 << 20
+
+
+# So much is kept by each worker and given round and round: more than its caches hold, as the rows of a topic are.
+KEPT_BATCHES = 128
 
 
 def kafka_batch(rows: int, value_bytes: int, topic: str = "measured") -> pa.RecordBatch:
@@ -50,12 +56,25 @@ def wide_batch(rows: int, columns: int) -> pa.RecordBatch:
     )
 
 
-def repeated(batch: pa.RecordBatch, rows: int) -> Iterator[pa.RecordBatch]:
-    """The same memory again and again, `rows` rows together."""
-    while rows > 0:
-        part = batch if rows >= batch.num_rows else batch.slice(0, rows)
-        rows -= part.num_rows
-        yield part
+@functools.cache
+def kept(rows: int, value_bytes: int, columns: int) -> list[pa.RecordBatch]:
+    """Batches of so many rows, each in memory of its own, made once a worker."""
+    first = kafka_batch(rows, value_bytes) if value_bytes else wide_batch(rows, columns)
+    with pa.BufferOutputStream() as stream:
+        with pa.ipc.new_stream(stream, first.schema) as writer:
+            writer.write_batch(first)
+        bytes_of_one = stream.getvalue().to_pybytes()
+    return [pa.ipc.open_stream(bytes(bytearray(bytes_of_one))).read_next_batch() for _ in range(KEPT_BATCHES)]
+
+
+def cycled(batches: Sequence[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """The batches round and round, `rows` rows together."""
+    for batch in itertools.cycle(batches):
+        if rows <= batch.num_rows:
+            yield batch.slice(0, rows)
+            return
+        rows -= batch.num_rows
+        yield batch
 
 
 class _MemoryReader:
@@ -74,8 +93,13 @@ class _MemoryReader:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         width = self.value_bytes or self.columns * 8
         rows = max(1, min(BATCH_BYTES // width, partition.value))
-        batch = kafka_batch(rows, self.value_bytes) if self.value_bytes else wide_batch(rows, self.columns)
-        return repeated(pa.RecordBatch.from_arrays(batch.columns, schema=self.arrow), partition.value)
+        # Few rows are made anew: what a micro-batch of ten costs must not hold 128 batches of ten.
+        if rows == partition.value:
+            batches = [kafka_batch(rows, self.value_bytes) if self.value_bytes else wide_batch(rows, self.columns)]
+        else:
+            batches = kept(rows, self.value_bytes, self.columns)
+        shaped = [pa.RecordBatch.from_arrays(batch.columns, schema=self.arrow) for batch in batches]
+        return cycled(shaped, partition.value)
 
 
 class MemoryReader(_MemoryReader, DataSourceReader):

@@ -3,11 +3,12 @@
 import jjq
 
 NAMES = [
-    "Commit", "DamagedSegment", "DataLoss", "InvalidArgument", "InvalidName", "JjqError", "OffsetOutOfRange",
-    "PartitionLag", "PartitionOffsets", "Position", "Positions", "Record", "RecordTooLarge", "SchemaMismatch",
-    "SegmentInfo", "Slice", "StagedFile", "StagedFileMissing", "Store", "StoreClosed", "StoreError", "StoreFormat",
-    "StoreNotFound", "StoreReadOnly", "Subscriber", "SubscriberBusy", "SubscriberExists", "SubscriberNotFound", "Topic",
-    "TopicDeleted", "TopicExists", "TopicNotFound", "WriterConflict", "WriterInfo", "open",
+    "Channel", "ChannelCounts", "ChannelNotFound", "Commit", "ConsumerInfo", "DamagedSegment", "DataLoss",
+    "Delivery", "DeliveryExpired", "InvalidArgument", "InvalidName", "JjqError", "OffsetOutOfRange", "PartitionLag",
+    "PartitionOffsets", "Position", "Positions", "Record", "RecordTooLarge", "SchemaMismatch", "SegmentInfo",
+    "Slice", "StagedFile", "StagedFileMissing", "Store", "StoreClosed", "StoreError", "StoreFormat",
+    "StoreNotFound", "StoreReadOnly", "Subscriber", "SubscriberBusy", "SubscriberExists", "SubscriberNotFound",
+    "Topic", "TopicDeleted", "TopicExists", "TopicFull", "TopicNotFound", "WriterConflict", "WriterInfo", "open",
 ]  # fmt: skip
 
 

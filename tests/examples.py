@@ -20,11 +20,15 @@ class Block(NamedTuple):
 
 
 def python_blocks(path: Path) -> list[Block]:
+    return blocks(path, "python")
+
+
+def blocks(path: Path, language: str) -> list[Block]:
     found: list[Block] = []
     lines = path.read_text(encoding="utf-8").splitlines()
     start: int | None = None
     for number, line in enumerate(lines, 1):
-        if start is None and line == "```python":
+        if start is None and line == f"```{language}":
             start = number + 1
         elif start is not None and line == "```":
             found.append(Block(start, "\n".join(lines[start - 1 : number - 1])))

@@ -2,8 +2,11 @@
 
 import contextlib
 import dataclasses
+import os
 import re
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from jjq.config import TopicConfig
 from jjq.errors import JjqError
 from jjq.log import format as fmt
 from jjq.schema import METADATA_TYPES
-from tests.examples import python_blocks, run_block
+from tests.examples import blocks, python_blocks, run_block
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -120,18 +123,22 @@ def test_every_relative_link_leads_somewhere(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["README.md", "docs/python.md", "docs/channels.md"])
 def test_examples_run_in_order(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks = [block for block in python_blocks(ROOT / name) if not block.is_spark]
-    assert blocks
+    python = [block for block in python_blocks(ROOT / name) if not block.is_spark]
+    assert python
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
     with contextlib.ExitStack() as opened:
-        for block in blocks:
+        for block in python:
             try:
                 run_block(ROOT / name, block, names)
             finally:
                 for value in names.values():
                     if isinstance(value, jjq.Store):
                         opened.callback(value.close)
+        for block in blocks(ROOT / name, "sh"):
+            path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+            environment = os.environ | {"PATH": path, "JJQ_STORE": "data/jjq"}
+            subprocess.run(["sh", "-euc", block.code], env=environment, check=True)
 
 
 # --- bytes -----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from jjq.errors import DamagedSegment, DataLoss, InvalidArgument, StoreError
+from jjq.errors import DamagedSegment, DataLoss, InvalidArgument
 from jjq.log.format import NO_TS
 from jjq.log.partition import LogCatalog, TopicFacts, survey
 from jjq.log.sealed import SealedReader, rebatch
@@ -145,7 +145,7 @@ class LogReader:
             except FileNotFoundError:
                 again = self._catalog.first_segment_with(self.topic_id, partition, ts)
                 if again is not None and again.uuid == segment.uuid:
-                    raise StoreError(f"segment {segment.uuid} of {self.topic!r} is missing; run `jjq verify`") from None
+                    raise self._lacks(partition, segment, segment.base, segment.end) from None
                 segment = again
         if row.active is None or end <= row.end_offset:
             return None
@@ -323,27 +323,31 @@ class LogReader:
                 for base, batch in self._open_and_scan(each.partition, segment, at, stop, user, metadata):
                     first, last = max(base, at), min(base + batch.num_rows, stop)
                     if first != at or first >= last:
-                        raise StoreError(
-                            f"segment {segment.uuid} of {self.topic!r} has no offset {at}; run `jjq verify`"
-                        )
+                        raise self._lacks(each.partition, segment, at, stop)
                     yield first, batch.slice(first - base, last - first), self._facts.physical(segment.schema_version)
                     at = last
             except FileNotFoundError:
                 known = plan[0].segment
                 plan = self.plan(each.partition, at, each.end, lineage=each.lineage)
-                if plan and plan[0].segment == known and segment is known:
-                    path = self._partition_dir(each.partition) / f"{segment.uuid}.{segment.kind}"
-                    if not path.exists():
-                        raise DamagedSegment(
-                            f"{path}: the file is missing; run `jjq repair`",
-                            path=str(path), position=0, lost=(segment.base, segment.end),
-                        ) from None  # fmt: skip
+                if plan and plan[0].segment == known:
+                    raise self._lacks(each.partition, segment, segment.base, segment.end) from None
                 continue
             if at < stop:
-                raise StoreError(
-                    f"segment {segment.uuid} of {self.topic!r} ends before offset {stop}; run `jjq verify`"
-                )
+                if self.check_lineage(each.partition, stop, each.lineage) is None:
+                    raise self._lacks(each.partition, segment, at, stop)
+                plan = []  # taken back since it was planned, which a new plan says
+                continue
             plan = plan[1:]
+
+    def _lacks(self, partition: int, segment: Segment, first: int, end: int) -> DamagedSegment:
+        path = self._partition_dir(partition) / f"{segment.uuid}.{segment.kind}"
+        parts = [path, path.with_suffix(".index")] if segment.kind == "arrows" else [path]
+        missing = next((part for part in parts if not part.exists()), None)
+        why = f"offsets {first} to {end - 1} are not in it" if missing is None else "the file is missing"
+        return DamagedSegment(
+            f"{missing or path}: {why}; run `jjq repair`, which keeps what is whole",
+            path=str(missing or path), position=0, lost=(first, end),
+        )  # fmt: skip
 
     def _open_and_scan(self, partition: int, segment: Segment, start: int, end: int, user: pa.Schema,
                        metadata: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:  # fmt: skip

@@ -169,7 +169,7 @@ class SealedReader:
             self._blocks = self._read_blocks()
         except flat.NotAMessage as error:
             raise self._damaged(0, str(error)) from error
-        self._fields: list[fmt.SealedField | None] = [None] * len(self._blocks)
+        self._fields: list[tuple[fmt.SealedField, int] | None] = [None] * len(self._blocks)  # and the CRC of the head
         self._starts: list[int] | None = None
 
     def _read_blocks(self) -> list[tuple[int, int, int]]:
@@ -189,14 +189,17 @@ class SealedReader:
         return flat.read_blocks(bytes(data[footer_at : end - 4]))
 
     def field(self, number: int) -> fmt.SealedField:
+        return self._field(number)[0]
+
+    def _field(self, number: int) -> tuple[fmt.SealedField, int]:
         found = self._fields[number]
         if found is None:
             position, meta, _ = self._blocks[number]
+            head = bytes(self._data[position : position + meta])
             try:
-                found = fmt.check_sealed(bytes(self._data[position : position + meta]), len(self.schema))
+                found = self._fields[number] = (fmt.check_sealed(head, len(self.schema)), fmt.crc32c(head))
             except flat.NotAMessage as error:
                 raise self._damaged(number, str(error)) from error
-            self._fields[number] = found
         return found
 
     def __len__(self) -> int:
@@ -223,14 +226,17 @@ class SealedReader:
             field = self.field(number)
             if base + field.first_row >= end:
                 return
-            yield base + field.first_row, self._batch(number, field, columns)
+            yield base + field.first_row, self._batch(number, columns)
 
-    def _batch(self, number: int, field: fmt.SealedField, columns: Sequence[int] | None) -> pa.RecordBatch:
+    def _batch(self, number: int, columns: Sequence[int] | None) -> pa.RecordBatch:
+        field, head_crc = self._field(number)
         position, meta, body_length = self._blocks[number]
         message = self._data.slice(position, meta + body_length)
         body = self._data.slice(position + meta, body_length)
         try:
             head = bytes(message[:meta])
+            if fmt.crc32c(head) != head_crc:  # the disk went bad since it was read first
+                raise flat.NotAMessage("the batch's metadata does not match its checksum")
             ranges = fmt.column_ranges(head, body_length, self.schema)
             for i in range(len(self.schema)) if columns is None else columns:
                 start, end = ranges[i]
@@ -257,7 +263,7 @@ class SealedReader:
         for number in range(len(self._blocks)):
             field = self.field(number)
             if field.max_ts >= ts:
-                batch = self._batch(number, field, [0])
+                batch = self._batch(number, [0])
                 found = first_at_least(batch, ts)
                 if found is not None:
                     return self.segment.base + field.first_row + found

@@ -1,0 +1,270 @@
+"""Damaged files: every way of reading gives exactly the rows that were written, or says that the file is damaged."""
+
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import jjq
+from jjq.errors import DamagedSegment
+from jjq.log.format import ENTRY_SIZE
+from tests.crash.checks import Rows
+
+Read = Callable[[jjq.Store], Rows]
+HEAD = 1024  # a stream file's schema message is nothing that a reader relies on
+RECORD = ("_offset", "_timestamp", "_key", "_headers")
+
+
+def by_topic(store: jjq.Store) -> Rows:
+    return tuples(store.topic("t").read(metadata=RECORD).read_all())
+
+
+def by_slices(store: jjq.Store) -> Rows:
+    topic = store.topic("t")
+    slices = topic.plan(0, 0, topic.offsets()[0].end)
+    return tuples(pa.Table.from_batches(store.read_slices(slices, metadata=RECORD)))
+
+
+def tuples(table: pa.Table) -> Rows:
+    return [(row["_offset"], row["_key"], *list(row.values())[: -len(RECORD)]) for row in table.to_pylist()]
+
+
+def by_pop(store: jjq.Store) -> Rows:
+    subscriber = store.subscriber("s")
+    subscriber.seek("earliest")
+    values = [(r.offset, r.key, *([r.value] if isinstance(r.value, bytes | None) else r.value.values()))
+              for r in iter(subscriber.pop, None)]  # fmt: skip
+    subscriber.close()
+    return values
+
+
+READERS = {"read": by_topic, "slices": by_slices, "pop": by_pop}
+
+
+class Damaged:
+    """A store with one small file of one kind, and the bytes of it to damage."""
+
+    def __init__(self, store: jjq.Store, path: Path) -> None:
+        self.store, self.path = store, path
+        self.whole = path.read_bytes()
+        self._fd = os.open(path, os.O_RDWR)
+        self.expected = by_topic(store)
+        topic = store.topic("t")
+        self._slices = topic.plan(0, 0, topic.offsets()[0].end)
+        self._table = self._planned()
+
+    def _planned(self) -> pa.Table:
+        return pa.Table.from_batches(self.store.read_slices(self._slices, metadata=RECORD))
+
+    def write(self, data: bytes, position: int = 0) -> None:
+        """In place, as a disk goes bad: whoever has the file open sees it."""
+        os.pwrite(self._fd, data, position)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def cut(self, length: int) -> None:
+        """Made anew, as a mapped file that is cut short kills whoever looks behind its end."""
+        self.path.unlink()
+        self.path.write_bytes(self.whole[:length])
+        self.store.topic("t").reader.close()
+
+    def notices(self, what: object, read: Read | None = None) -> bool:
+        """True when a reader (None: one that has planned before) says so, False when the right rows came back."""
+        try:
+            if read is None:
+                assert self._planned() == self._table, f"{what}: wrong rows were read"
+            else:
+                assert read(self.store) == self.expected, f"{what}: wrong rows were read"
+        except DamagedSegment as error:
+            found = error
+        else:
+            return False
+        assert Path(found.path).stem == self.path.stem
+        return True
+
+
+def fill_active(store: jjq.Store) -> None:
+    topic = store.create_topic("t")
+    topic.push(b"plain")
+    topic.push_many([b"a", None, b""], keys=[b"k", None, b""])
+    topic.push(b"with headers", key=b"key", headers={"h": b"1"})
+
+
+def fill_sealed(store: jjq.Store, compression: str | None = None) -> None:
+    schema = pa.schema([("n", pa.int64()), ("s", pa.string()), ("l", pa.list_(pa.int32())), ("b", pa.bool_())])
+    topic = store.create_topic("t", schema=schema, compression=compression)
+    table = pa.table({"n": [1, None, 3], "s": ["one", "", None], "l": [[1], [], None], "b": [True, None, False]})
+    topic.push_table(table.cast(schema), writer_id="w", batch_id=1)
+
+
+def fill_rolled(store: jjq.Store) -> None:
+    topic = store.create_topic("t", segment_rows=1)
+    topic.push(b"rolled", key=b"k")
+    store.log(topic.id, 0).roll_locked()
+
+
+KINDS: dict[str, tuple[Callable[[jjq.Store], None], str]] = {
+    "active data": (fill_active, "arrows"),
+    "active index": (fill_active, "index"),
+    "rolled data": (fill_rolled, "arrows"),
+    "rolled index": (fill_rolled, "index"),
+    "sealed": (fill_sealed, "arrow"),
+    "sealed lz4": (lambda store: fill_sealed(store, "lz4"), "arrow"),
+}
+
+
+@pytest.fixture(params=KINDS)
+def damaged(request: pytest.FixtureRequest, place: Path) -> Iterator[Damaged]:
+    fill, suffix = KINDS[request.param]
+    with jjq.open(place / "store") as store:
+        fill(store)
+        store.create_subscriber("t", "s", start="earliest")
+        (segment,) = [each for each in store.topic("t").segments() if each.rows]
+        found = Damaged(store, Path(segment.path).with_suffix(f".{suffix}"))
+        yield found
+        found.close()
+
+
+def test_every_flipped_bit_is_noticed_or_does_not_matter(damaged: Damaged) -> None:
+    noticed = 0
+    for position, byte in enumerate(damaged.whole):
+        for bit in range(8):
+            damaged.write(bytes([byte ^ 1 << bit]), position)
+            # A reader that has verified the file before must not rely on that.
+            noticed += damaged.notices(f"bit {bit} of byte {position}")
+        damaged.write(bytes([byte]), position)
+    # A sealed file that is open keeps the head and the footer that it has verified.
+    assert noticed > 3 * len(damaged.whole)
+    assert not damaged.notices("mended", by_topic)
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_a_flipped_bit_in_every_byte_is_noticed_by_who_opens_the_file_then(damaged: Damaged, read: Read) -> None:
+    noticed = 0
+    for position, byte in enumerate(damaged.whole):
+        damaged.write(bytes([byte ^ 1 << position % 8]), position)
+        damaged.store.topic("t").reader.close()
+        noticed += damaged.notices(f"bit {position % 8} of byte {position}", read)
+        damaged.write(bytes([byte]), position)
+    assert noticed > len(damaged.whole) // 2
+    assert not damaged.notices("mended", read)
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_a_hole_of_zeros_is_noticed_wherever_it_is(damaged: Damaged, read: Read) -> None:
+    whole = damaged.whole
+    for size, step in ((64, 64), (512, 64), (4096, 512)):
+        for position in range(0, len(whole), step):
+            hole = whole[:position] + bytes(min(size, len(whole) - position)) + whole[position + size :]
+            damaged.write(hole)
+            damaged.store.topic("t").reader.close()
+            noticed = damaged.notices(f"{size} zeros at {position}", read)
+            assert noticed or hole == whole or position < HEAD
+    damaged.write(whole)
+    assert not damaged.notices("mended", read)
+
+
+def test_a_file_cut_at_every_byte_is_noticed(damaged: Damaged) -> None:
+    """But for an index cut between two entries: the records behind it are as if they had never been acknowledged."""
+    for length in range(len(damaged.whole)):
+        damaged.cut(length)
+        if damaged.path.suffix == ".index" and length >= ENTRY_SIZE:
+            continue
+        for read in (None, by_topic):
+            assert damaged.notices(f"cut at {length}", read)
+    damaged.cut(len(damaged.whole))
+    for read in READERS.values():
+        assert not damaged.notices("mended", read)
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_a_missing_file_is_noticed(damaged: Damaged, read: Read) -> None:
+    damaged.path.unlink()
+    damaged.store.topic("t").reader.close()
+    assert damaged.notices("missing", read)
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_a_block_written_to_another_place_is_noticed(damaged: Damaged, read: Read) -> None:
+    whole = damaged.whole
+    for source in range(0, len(whole), 256):
+        for target in range(0, len(whole), 256):
+            moved = whole[source : source + 256][: len(whole) - target]
+            damaged.write(moved, target)
+            damaged.store.topic("t").reader.close()
+            noticed = damaged.notices(f"{source} written to {target}", read)
+            assert noticed or moved == whole[target : target + len(moved)] or target < HEAD
+            damaged.write(whole[target : target + len(moved)], target)
+    assert not damaged.notices("mended", read)
+
+
+LARGE: dict[str, Callable[[jjq.Store], object]] = {
+    "one message": lambda store: store.create_topic("t").push(random.Random(1).randbytes(600_000)),
+    "runs of messages": lambda store: [
+        store.topic("t").push_many([random.Random(n).randbytes(1000) for n in range(40)])
+        for _ in [store.create_topic("t", sync="none"), *range(39)]
+    ],
+    "sealed batches": lambda store: store.create_topic("t").push_table(
+        pa.table({"value": [random.Random(n).randbytes(1000) for n in range(4000)]}), writer_id="w", batch_id=1
+    ),
+}
+
+
+@pytest.mark.parametrize("fill", LARGE.values(), ids=LARGE)
+def test_flipped_bits_of_files_that_are_mapped(fill: Callable[[jjq.Store], object], place: Path) -> None:
+    """Only what is read is verified: other parts of a damaged file can be read, and are right."""
+    with jjq.open(place / "store") as store:
+        fill(store)
+        topic = store.topic("t")
+        (segment,) = topic.segments()
+        damaged = Damaged(store, Path(segment.path))
+        chance = random.Random(1)
+        for _ in range(60):
+            position = chance.randrange(HEAD, len(damaged.whole) - HEAD)
+            damaged.write(bytes([damaged.whole[position] ^ 1 << chance.randrange(8)]), position)
+            assert damaged.notices(position)
+            assert damaged.notices(position, by_topic)
+            ends = 0
+            for end in (0.1, 0.5, 0.9):
+                try:
+                    rows = tuples(topic.read(0, int(end * len(damaged.expected)), metadata=RECORD).read_all())
+                except DamagedSegment:
+                    continue
+                assert rows == damaged.expected[: len(rows)]
+                ends += 1
+            damaged.write(damaged.whole[position : position + 1], position)
+        assert not damaged.notices("mended", by_topic)
+        damaged.close()
+
+
+def test_pushing_to_a_damaged_partition_goes_on_or_says_why(damaged: Damaged, place: Path) -> None:
+    """And what was damaged stays named as damaged: no append hides it, in this process or another."""
+    whole, end = damaged.whole, len(damaged.expected)
+    value = b"next" if damaged.store.topic("t").schema is None else {"n": 7}
+    changes = [whole[:length] for length in range(0, len(whole), 101)]
+    changes.append(whole[:-200] + bytes([whole[-200] ^ 1]) + whole[-199:])
+    if damaged.path.suffix == ".index":
+        changes = [data for data in changes if len(data) < ENTRY_SIZE or len(data) == len(whole)]
+    for number, data in enumerate(changes):
+        copy = place / str(number)
+        shutil.copytree(damaged.store.path, copy)
+        (copy / damaged.path.relative_to(damaged.store.path)).write_bytes(data)
+        with jjq.open(copy) as store, jjq.open(copy) as other:
+            try:
+                position = store.topic("t").push(value)
+            except DamagedSegment:
+                with pytest.raises(DamagedSegment, match="jjq repair"):
+                    other.topic("t").push(value)
+                continue
+            finally:
+                for each in (store, other):
+                    with pytest.raises(DamagedSegment):
+                        by_topic(each)
+            assert position.offset == end
+            for each in (store, other):
+                assert each.topic("t").read(end, metadata=["_offset"]).read_all()["_offset"].to_pylist() == [end]

@@ -49,8 +49,9 @@ def _without_ends(body: dict[str, Any]) -> dict[str, Any]:
 def _body(catalog: Catalog, row: TopicRow, deleted: bool) -> dict[str, Any]:
     try:
         partitions = [] if deleted else catalog.partitions(row.id)
+        offsets = {str(p.partition): [p.start_offset, p.end_offset] for p in partitions}
     except TopicDeleted:  # it is about to be made
-        partitions = []
+        partitions, offsets = [], {str(partition): [0, 0] for partition in range(row.partitions)}
     schemas = {row.schema_version: row.schema} | catalog.schemas(row.id)
     lineages = {p.partition: catalog.lineages(row.id, p.partition, -1) for p in partitions}
     return {
@@ -61,7 +62,7 @@ def _body(catalog: Catalog, row: TopicRow, deleted: bool) -> dict[str, Any]:
         "schema_version": row.schema_version,
         "created_at": row.created_at,
         "deleted": deleted,
-        "offsets": {str(p.partition): [p.start_offset, p.end_offset] for p in partitions},
+        "offsets": offsets,
         "lineages": {str(p): [list(each) for each in found] for p, found in lineages.items() if found},
         "schemas": {
             str(version): None if schema is None else schema.serialize().to_pybytes().hex()

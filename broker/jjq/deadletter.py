@@ -130,11 +130,11 @@ def revive(store: Store, topic: Topic, channel: ChannelRow, state: ChannelState,
     """
     count = 0
     while True:
+        position = state.dead_position()
         try:
             dead = store.topic(channel.dead_letter)
         except TopicNotFound:
             return count
-        position = state.dead_position()
         bounds = dead.offsets()[0]
         start = max(bounds.start, position[1]) if position[0] == dead.id else bounds.start
         end = min(bounds.end, start + _REVIVED_AT_ONCE)

@@ -32,8 +32,9 @@ class Lookahead:
         self._batch: pa.RecordBatch | None = None
         self._deferred: dict[int, int] = {}
 
-    def covers(self, place: Place) -> bool:
-        return self.start <= place[0] < self.end and self._lineage == place[1]
+    def rows_from(self, place: Place) -> int:
+        """How many rows from a place on are here."""
+        return self.end - place[0] if self.start <= place[0] < self.end and self._lineage == place[1] else 0
 
     def forget(self) -> None:
         self._batch, self.start, self.end, self._deferred = None, 0, 0, {}

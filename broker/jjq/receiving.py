@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
@@ -51,7 +51,7 @@ class Receiving:
         for step in range(count):
             ahead = self._lookaheads[(self._turn + step) % count]
             try:
-                if not ahead.covers(self._places[ahead.partition]) and not self._read_on(ahead):
+                if ahead.rows_from(self._places[ahead.partition]) < want - rows and not self._read_on(ahead):
                     continue
             except ENDS:
                 raise
@@ -59,7 +59,7 @@ class Receiving:
                 error = error or failure
                 continue
             found.append(ahead.offer())
-            rows += ahead.end - self._places[ahead.partition][0]
+            rows += ahead.rows_from(self._places[ahead.partition])
             if rows >= want:
                 break
         self._turn = (self._turn + 1) % count
@@ -84,6 +84,8 @@ class Receiving:
                 self._move(partition, place, (bounds.start, lineage), bounds.start - offset)
             elif offset == bounds.end:
                 return False
+            elif ahead.rows_from(place) >= bounds.end - offset:
+                return True
             else:
                 first = ahead.fill(place, bounds.end)
                 if first == offset:
@@ -121,15 +123,15 @@ class Receiving:
         """
         found: list[tuple[Record, Lease]] = []
         error: Exception | None = None
-        for lease in grant.redelivered:
+        for partition in sorted({each.partition for each in grant.redelivered}):
+            leases = [each for each in grant.redelivered if each.partition == partition]
             try:
-                found += [(record, lease) for record in self._again(lease, now)]
+                found += self._again(partition, leases, now)
             except ENDS:
                 raise
             except FAILURES as failure:
                 error = error or failure
-                mark = Mark(lease.id, lease.attempts, lease.partition, lease.start, lease.undone)
-                self._state.requeue([mark], now + self._channel.ack_timeout_us, f"cannot be read: {failure}", now)
+                found += self._again_one_by_one(partition, leases, now)
         fresh: list[tuple[Record, Lease]] = []
         for lease in grant.fresh:
             fresh += [(record, lease) for record in self._lookaheads[lease.partition].records(lease)]
@@ -139,16 +141,31 @@ class Receiving:
             raise error
         return found + fresh
 
-    def _again(self, lease: Lease, now: int) -> list[Record]:
-        offsets = lease.offsets()
-        records = [
-            record
-            for batch in rows_at(self._topic, lease.partition, offsets)
+    def _again_one_by_one(self, partition: int, leases: Sequence[Lease], now: int) -> list[tuple[Record, Lease]]:
+        """Those that can be read; the others wait."""
+        found: list[tuple[Record, Lease]] = []
+        for lease in leases:
+            try:
+                found += self._again(partition, [lease], now)
+            except ENDS:
+                raise
+            except FAILURES as failure:
+                mark = Mark(lease.id, lease.attempts, partition, lease.start, lease.undone)
+                self._state.requeue([mark], now + self._channel.ack_timeout_us, f"cannot be read: {failure}", now)
+        return found
+
+    def _again(self, partition: int, leases: Sequence[Lease], now: int) -> list[tuple[Record, Lease]]:
+        holders = {offset: lease for lease in leases for offset in lease.offsets()}
+        found = [
+            (record, holders.pop(record.offset))
+            for batch in rows_at(self._topic, partition, sorted(holders))
             for record in to_records(self._topic.name, batch, self._topic.schema is None)
         ]
-        gone = set(offsets).difference(record.offset for record in records)
-        if gone:
-            bits = sum(1 << (offset - lease.start) for offset in gone)
-            self._state.lose([Mark(lease.id, lease.attempts, lease.partition, lease.start, bits)], now)
-            self._warn(lease.partition, len(gone))
-        return records
+        if holders:
+            marks: dict[int, Mark] = {}
+            for offset, lease in holders.items():
+                mark = marks.setdefault(lease.id, Mark(lease.id, lease.attempts, partition, lease.start, 0))
+                mark.bits |= 1 << (offset - lease.start)
+            self._state.lose(list(marks.values()), now)
+            self._warn(partition, len(holders))
+        return found

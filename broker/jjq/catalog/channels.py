@@ -168,6 +168,8 @@ class ChannelState:
         """Goes on at `ends`, or where it is if that is later, and forgets all that is out or set aside."""
         with self._driver.write(durable=True) as tx:
             places = self._places(tx)
+            if not places:
+                raise self.gone(tx)
             tx.run("drop_channel_leases", channel_id=self._id)
             for partition, (end, lineage) in ends.items():
                 offset, old = places[partition]
@@ -332,13 +334,12 @@ class ChannelState:
         lease = self._find(tx, mark)
         if lease is None:
             return 0
-        bits = mark.within(lease)
+        bits, moved = mark.within(lease), lease.start - mark.base
         lease.done |= bits
         lease.pending -= bits.bit_count()
         write(tx, lease)
         if not lease.pending:
             wake(tx, self._id, lease.key, now)
-        moved = lease.start - mark.base
         return bits << moved if moved >= 0 else bits >> -moved
 
     def _find(self, tx: Statements, mark: Mark) -> Lease | None:

@@ -303,10 +303,12 @@ def insert(tx: Statements, channel_id: int, lease: Lease) -> None:
 
 
 def write(tx: Statements, lease: Lease) -> None:
-    """Brings the row up to date; without anything to do it goes."""
+    """Brings the row up to date: without anything to do it goes, and it begins at the first that is to be done."""
     if not lease.pending:
         tx.run("drop_lease", id=lease.id)
         return
+    ahead = (lease.undone & -lease.undone).bit_length() - 1
+    lease.start, lease.done = lease.start + ahead, lease.done >> ahead
     tx.run(
         "set_lease", id=lease.id, start_offset=lease.start, end_offset=lease.end, done=_done(lease),
         pending=lease.pending, attempts=lease.attempts, consumer_id=lease.consumer, due_at=lease.due,

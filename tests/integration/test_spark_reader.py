@@ -1,6 +1,7 @@
 """The connector's readers on a real store, called as Spark calls them but in this process, so without a JVM."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -422,6 +423,34 @@ def test_an_end_that_moved_back_is_loss(store: jjq.Store) -> None:
     assert values(lenient, lenient.partitions(beyond, end)) == []
     store.topic("t").push(b"new")
     assert values(lenient, lenient.partitions(end, lenient.latestOffset(end, ALL))) == [b"new"]
+
+
+def test_records_that_a_power_cut_took_are_loss_and_those_given_their_offsets_are_read_once(
+    store: jjq.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = store.create_topic("t", sync="none")
+    for value in number(9):
+        topic.push(value)
+        if value == b"4":
+            [file] = store.path.rglob("*.arrows")
+            kept = file.stat().st_size
+    before = stream(store, startingOffsets="earliest")
+    start = through_json(before.initialOffset())
+    end = through_json(before.latestOffset(start, ALL))
+    store.close()
+    os.truncate(file, kept)
+    monkeypatch.setattr("jjq.store.boot_id", lambda: "another boot")
+    monkeypatch.setattr("pyspark_jjq.stores._opened", {})
+    with jjq.open(store.path) as after:
+        after.topic("t").push_many(number(7, 100))
+        strict, lenient = (stream(after, failOnDataLoss=flag) for flag in ("true", "false"))
+        for call in (lambda: strict.latestOffset(end, ALL), lambda: strict.partitions(start, end)):
+            with pytest.raises(DataLoss, match="power cut"):
+                call()
+        assert values(lenient, lenient.partitions(start, end)) == number(5)
+        further = through_json(lenient.latestOffset(end, ALL))
+        assert values(lenient, lenient.partitions(end, further)) == number(7, 100)
+        assert lenient.latestOffset(further, ALL) == further
 
 
 def test_a_directory_that_was_made_anew_is_another_store(store: jjq.Store, tmp_path: Path) -> None:

@@ -56,6 +56,8 @@ class Known:
 
     def knows(self, path: Path) -> bool:
         parts = path.relative_to(self._store.path).parts
+        if layout.is_object("/".join(parts)) or layout.is_presence("/".join(parts)):
+            return True
         name = parts[-1].removesuffix(layout.UNFINISHED)
         if len(parts) == 1:
             return any(name == each or name.startswith(f"{each}-") for each in _ROOT)
@@ -83,6 +85,11 @@ class Known:
         if self._catalog.is_garbage(f"topics/{topic_id}"):
             return True
         note = layout.read_json(path.with_name(f"{file.uuid}.json"))
-        if layout.is_staged(note) or layout.is_unfinished(note) or layout.read_sidecar(note) is not None:
+        if (
+            layout.is_stillborn(path, note)
+            or layout.is_staged(note)
+            or layout.is_unfinished(note)
+            or layout.read_sidecar(note) is not None
+        ):
             return True
         return file.suffix in (".arrows", ".index") and holds_nothing(path.parent, file.uuid)

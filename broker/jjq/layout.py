@@ -28,6 +28,11 @@ MAINTENANCE_LOCK = "maintenance.lock"
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _SEGMENT = re.compile(r"([0-9a-f]{32})(\.arrows|\.index|\.arrow|\.json)")
+_OBJECT = re.compile(r"[0-9a-f]{64}")
+_PRESENCE = re.compile(
+    r"pubsub/[0-9a-f]{32}\.(lock|json|new)|channels/\d+/(ring|[0-9a-f]{32}\.lock)"
+    r"|topics/[0-9a-f]{32}/(dropped|holders/[0-9a-f]{32})"
+)
 _SEGMENT_FIELDS = tuple(field.name for field in fields(Segment))
 
 
@@ -71,6 +76,21 @@ def is_subscriber_lock(path: str) -> bool:
     """Whether a path relative to the store is the lock file of a subscriber."""
     head, _, name = path.partition("/")
     return head == "subscribers" and name.endswith(".lock") and is_id(name.removesuffix(".lock"))
+
+
+def is_object(path: str) -> bool:
+    """Whether a path relative to the store is a big object, or one on its way in."""
+    parts = path.split("/")
+    if parts[0] != "objects":
+        return False
+    if len(parts) == 2:
+        return parts[1].endswith(UNFINISHED) and is_id(parts[1].removesuffix(UNFINISHED))
+    return len(parts) == 3 and _OBJECT.fullmatch(parts[2]) is not None and parts[2].startswith(parts[1])
+
+
+def is_presence(path: str) -> bool:
+    """Whether a path relative to the store belongs to who is subscribed or consumes: gone with them, never data."""
+    return _PRESENCE.fullmatch(path) is not None
 
 
 def names_of(uuid: str, kind: str) -> list[str]:
@@ -154,6 +174,11 @@ def is_staged(note: dict[str, Any] | None) -> bool:
 def is_unfinished(note: dict[str, Any] | None) -> bool:
     """Whether a note says that compaction or repair was still writing the file beside it."""
     return note is not None and "writing" in note
+
+
+def is_stillborn(path: Path, note: dict[str, Any] | None) -> bool:
+    """Whether who wrote a note died while it did, before it began the file that the note is about."""
+    return note is None and path.suffix == ".json" and not path.with_suffix(".arrow").exists()
 
 
 def write_note(path: Path, topic_id: str, partition: int) -> None:

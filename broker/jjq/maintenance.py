@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from jjq import compaction, files, layout, topicfile
+from jjq import compaction, ephemeral, files, layout, objects, topicfile
 from jjq.catalog.base import TopicRow
 from jjq.clock import now_us
 from jjq.config import GRACE_US, TopicConfig
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 BACKUP_US = 3_600_000_000
 _EVER = 1 << 62
+_QUIET_US = 3_600_000_000
 
 _held: set[int] = set()  # descriptors of maintenance locks: a forked child must not keep one
 
@@ -100,6 +101,8 @@ class Maintenance:
             self._try(topic.name, self.removal.leftovers, topic)
         self._try("deleted topics", self.mark_deleted)
         self._try("topics that were never made", self.removal.unborn)
+        self._try("ephemeral topics", self.reap)
+        self._try("objects", self.sweep)
         self._try("garbage", self.removal.garbage)
         self._try("manifests", self.removal.manifests)
         self._try("the catalog's backup", self.back_up)
@@ -112,6 +115,19 @@ class Maintenance:
             pass
         except (JjqError, OSError, pa.ArrowException) as error:
             self.report.errors.append(f"{what}: {error}")
+
+    def reap(self) -> int:
+        """Deletes ephemeral topics that nobody holds, quiet for an hour; returns how many."""
+        count = len(ephemeral.reap_all(self._store, _QUIET_US))
+        self.report.reaped += count
+        return count
+
+    def sweep(self) -> int:
+        """Removes big objects whose last record is gone; returns how many."""
+        count, freed = objects.sweep(self._store)
+        self.report.objects += count
+        self.report.removed_bytes += freed
+        return count
 
     # --- rolling and expiring ----------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import io
 import os
 import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -211,17 +211,17 @@ def sweep(store: Store) -> tuple[int, int]:
     return removed, freed
 
 
-def problems(store: Store) -> Sequence[str]:
-    """What is wrong with the objects, for verify: each missing or changed one by path."""
+def problems(store: Store) -> list[tuple[str, str]]:
+    """(path, what is wrong) of each object that records refer to and that is missing or changed."""
     found = []
     for info in list_objects(store):
-        path = object_path(store, info.hash)
         if not info.references:
             continue
+        path = str(object_path(store, info.hash))
         try:
             open_object(store, f"sha256:{info.hash}").close()
         except InvalidArgument:
-            found.append(f"{path}: the object is missing; {info.references} records refer to it")
-        except DamagedSegment as error:
-            found.append(error.message)
+            found.append((path, f"the object is missing; {info.references} records refer to it"))
+        except DamagedSegment:
+            found.append((path, "the object is not what was pushed"))
     return found

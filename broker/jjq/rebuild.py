@@ -20,6 +20,7 @@ from jjq import files, layout, topicfile
 from jjq.catalog.base import Catalog, PartitionRow, Positions, TopicRow
 from jjq.catalog.restore import (
     Restored,
+    carry_over,
     restore_garbage,
     restore_subscriber,
     restore_topic,
@@ -373,8 +374,11 @@ class Rebuild:
             for row in older.subscribers():
                 if row.topic_id in self._topics and restore_subscriber(catalog, row, older.cursors(row.id)):
                     self._report.subscribers += 1
+            carry_over(older, catalog)
         if not self._older:
-            self._report.notes.append("no backup of the catalog was found, so subscribers have to be made again")
+            self._report.notes.append(
+                "no backup of the catalog was found, so subscribers and channels have to be made again"
+            )
 
 
 class _Claims:

@@ -72,6 +72,10 @@ class Removal:
             self._remove(path.with_suffix(".arrow"), path)
             self._report.leftovers += 1
             return True
+        if layout.is_stillborn(path, note) and not named and self._is_old(path):
+            self._remove(path)
+            self._report.leftovers += 1
+            return True
         if note is None or not layout.is_staged(note):
             return False
         if named:  # committed; who committed it died before the note was gone
@@ -99,11 +103,7 @@ class Removal:
         return self._now() - newest > STAGED_US
 
     def _look_at_stream(self, topic: TopicRow, partition: int, path: Path, uuid: str) -> bool:
-        try:
-            old = now_us() - path.stat().st_mtime_ns // 1000 >= self._grace_us
-        except FileNotFoundError:  # its other file was met first
-            return False
-        if not old or self._is_used(topic, partition, uuid) or self._is_garbage(path):
+        if not self._is_old(path) or self._is_used(topic, partition, uuid) or self._is_garbage(path):
             return False
         if not holds_nothing(path.parent, uuid):
             return False
@@ -114,6 +114,13 @@ class Removal:
             self._remove(path.with_suffix(".arrows"), path.with_suffix(".index"))
         self._report.leftovers += 1
         return True
+
+    def _is_old(self, path: Path) -> bool:
+        """Whether a file is not just being made."""
+        try:
+            return now_us() - path.stat().st_mtime_ns // 1000 >= self._grace_us
+        except FileNotFoundError:  # a segment has two, and the other one was met first
+            return False
 
     def _is_used(self, topic: TopicRow, partition: int, uuid: str) -> bool:
         if self._catalog.partition(topic.id, partition).active == uuid:
@@ -170,6 +177,11 @@ class Removal:
                     kept.append(str(path.relative_to(self._store.path)))
             with contextlib.suppress(OSError):
                 files.remove_dir(partition)
+        for path in sorted(directory.rglob("*")):  # of an ephemeral topic
+            if layout.is_presence(str(path.relative_to(self._store.path))):
+                count += self._remove(path)
+        with contextlib.suppress(OSError):
+            files.remove_dir(directory / "holders")
         topic_files = {layout.TOPIC_FILE, layout.TOPIC_FILE + layout.UNFINISHED}
         kept += [
             str(path.relative_to(self._store.path))

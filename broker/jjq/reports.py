@@ -70,7 +70,7 @@ class VerifyReport:
 class MaintenanceReport:
     """What was done. `busy` when another process was at it: then nothing was. Sizes in bytes.
 
-    `errors` did not keep the rest from being done; `kept` are files of a deleted topic that jjq does not know and
+    `reaped` are ephemeral topics, `objects` big objects that nobody needs any more. `errors` did not keep the rest from being done; `kept` are files of a deleted topic that jjq does not know and
     therefore left.
     """
 
@@ -87,6 +87,8 @@ class MaintenanceReport:
     removed_bytes: int = 0
     staged_reaped: int = 0
     leftovers: int = 0
+    reaped: int = 0
+    objects: int = 0
     manifests: int = 0
     topic_files: int = 0
     backup: bool = False

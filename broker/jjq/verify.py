@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jjq import layout, topicfile
+from jjq import layout, objects, topicfile
 from jjq.catalog.base import PartitionRow, TopicRow
 from jjq.errors import DamagedSegment, StoreError, StoreFormat, TopicDeleted
 from jjq.known import Known, in_use
@@ -77,6 +77,7 @@ class Verifier:
                 with contextlib.suppress(TopicDeleted):
                     self._topic(topic)
             self._check_cursors(cursors)
+            self._objects()
             self._garbage()
             self._unknown()
         except (StoreFormat, StoreError) as error:
@@ -85,6 +86,10 @@ class Verifier:
         return self.report
 
     # --- the catalog -------------------------------------------------------------------------------------------------
+
+    def _objects(self) -> None:
+        for path, message in objects.problems(self._store):
+            self._problem("damaged", message, "Push the object again, or put the right file in its place", path=path)
 
     def _sound_catalog(self) -> bool:
         path = self._store.path / "catalog.db"

@@ -9,6 +9,7 @@ import pytest
 
 import jjq
 from jjq import files, objects
+from jjq.repair import repair
 
 
 @pytest.fixture
@@ -82,7 +83,7 @@ def test_a_changed_object_is_not_given_out(store: jjq.Store) -> None:
     path.unlink()
     with pytest.raises(jjq.InvalidArgument, match="no object"):
         store.open_object(record)
-    assert "is missing" in objects.problems(store)[0]
+    assert "is missing" in objects.problems(store)[0][1]
 
 
 def test_a_push_that_fails_leaves_nothing_behind(store: jjq.Store, tmp_path: Path) -> None:
@@ -126,3 +127,28 @@ def test_a_crash_on_the_way_in_never_leaves_a_record_without_its_object(
 def test_what_is_no_reference_is_refused(store: jjq.Store, reference: str | bytes) -> None:
     with pytest.raises(jjq.InvalidArgument, match="no reference"):
         store.open_object(reference)
+
+
+def test_verify_knows_objects_and_names_a_changed_one(store: jjq.Store) -> None:
+    store.create_topic("t").push_file(b"right")
+    report = store.verify()
+    assert (report.problems, report.unknown) == ([], [])
+    (record,) = records(store, "t")
+    path = objects.object_path(store, objects.digest_of(record))
+    path.write_bytes(b"wrong")
+    assert [(problem.code, problem.path) for problem in store.verify().problems] == [("damaged", str(path))]
+    path.write_bytes(b"right")
+
+
+def test_objects_survive_the_loss_of_the_catalog(tmp_path: Path) -> None:
+    with jjq.open(tmp_path / "store") as store:
+        store.create_topic("t").push_file(b"kept")
+        store.maintain()  # backs the catalog up
+    for path in (tmp_path / "store").glob("catalog.db*"):
+        path.unlink()
+    report = repair(tmp_path / "store")
+    assert report.rebuilt is not None
+    with jjq.open(tmp_path / "store") as store:
+        assert [content(store, record) for record in records(store, "t")] == [b"kept"]
+        assert [info.references for info in store.list_objects()] == [1]
+        assert store.verify().ok

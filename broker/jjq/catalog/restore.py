@@ -75,6 +75,26 @@ def restore_subscriber(catalog: Catalog, row: SubscriberRow, cursors: Mapping[in
     return catalog.add_subscriber(row, cursors)
 
 
+# What only the catalog knows, besides cursors: taken over from a backup as it was.
+_CARRIED = (
+    "channels", "channel_partitions", "channel_leases", "objects", "object_references",
+)  # fmt: skip
+
+
+def carry_over(older: Catalog, catalog: Catalog) -> None:
+    """Takes channels and objects over from a backup of the catalog, but for those of topics that are not there.
+
+    Leases lose their consumers: what they held is delivered again.
+    """
+    for name in _CARRIED:
+        columns, rows = older.driver.table(name)  # type: ignore[attr-defined]
+        catalog.driver.fill_table(name, columns, rows)  # type: ignore[attr-defined]
+    with catalog.driver.write(durable=True) as tx:
+        for statement in ("drop_lost_channels", "drop_lost_channel_partitions", "drop_lost_channel_leases",
+                          "free_channel_leases", "drop_lost_object_references"):  # fmt: skip
+            tx.run(statement)
+
+
 def restore_garbage(catalog: Catalog, paths: Sequence[str], due_at: int) -> None:
     with catalog.driver.write(durable=True) as tx:
         for path in paths:

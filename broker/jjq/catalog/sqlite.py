@@ -166,6 +166,22 @@ class SqliteDriver:
                             connection.execute(statement)
                     connection.execute(f"PRAGMA user_version = {number}")
 
+    def table(self, name: str) -> tuple[list[str], list[Row]]:
+        """Every column's name and every row of a table; none where an older catalog has no such table."""
+        with self._mutex, self._translated():
+            connection = self._open()
+            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone():
+                return [], []
+            cursor = connection.execute(f'SELECT * FROM "{name}"')  # noqa: S608 - a name from our own list
+            return [column[0] for column in cursor.description], cursor.fetchall()
+
+    def fill_table(self, name: str, columns: list[str], rows: list[Row]) -> None:
+        """Adds rows as `table` gave them; what is there stays."""
+        if rows:
+            names, marks = ", ".join(f'"{column}"' for column in columns), ", ".join("?" * len(columns))
+            with self.write(durable=True):
+                self._open().executemany(f'INSERT OR IGNORE INTO "{name}" ({names}) VALUES ({marks})', rows)  # noqa: S608 - as above
+
     def backup(self, target: Path) -> None:
         """A consistent copy of the catalog, also while others write."""
         with self._mutex, self._translated():

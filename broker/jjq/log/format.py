@@ -31,13 +31,12 @@ _ACTIVE_CRC = struct.Struct("<2xI")
 _ACTIVE_CHARS = (_ACTIVE.size + _ACTIVE_CRC.size) * 4 // 3
 _CRC_CHARS = 8
 _NO_CRC = b"A" * _CRC_CHARS
+_PADDING = [bytes(length) for length in range(8)]
 _PLACEHOLDER = b"~" * _ACTIVE_CHARS
 # magic, version, crc, columns, rows, first row in the file, min and max timestamp; then a CRC for each column
 _SEALED = struct.Struct("<3sBIIIqqq")
 _MAGIC_ACTIVE = b"jjq"
 _MAGIC_SEALED = b"jjs"
-
-_Q = struct.Struct("<q")
 
 crc32c = google_crc32c.value
 extend = google_crc32c.extend
@@ -191,6 +190,7 @@ CLOSE_REASONS = ("rolled", "linked", "altered", "emptied", "deleted", "failed", 
 _ENTRY = struct.Struct("<BBHIqqqqqqqqI")
 ENTRY_SIZE = _ENTRY.size + 4
 _ENTRY_FULL = struct.Struct("<BBHIqqqqqqqqII")
+_CRC = struct.Struct("<I")
 # The state of a CRC32C after any bytes followed by their own CRC. Entries begin from it, so that one pass over a run of
 # entries ends in it again, or one of them is damaged.
 RESIDUE = extend(crc32c(b"jjq"), struct.pack("<I", crc32c(b"jjq")))
@@ -199,7 +199,7 @@ NO_TS = -(1 << 63)
 
 def pack_entry(entry: Entry) -> bytes:
     payload = _ENTRY.pack(*entry)
-    return payload + struct.pack("<I", extend(RESIDUE, payload))
+    return payload + _CRC.pack(extend(RESIDUE, payload))
 
 
 def entries_hold(data: bytes) -> bool:
@@ -352,12 +352,19 @@ class RowsTemplate:
             raise flat.NotAMessage("pyarrow lays out the metadata in an unknown way")
         self._row_at = key_data
         self._row = struct.Struct(f"<qq{pads[0]}xqq{pads[1]}xq{pads[2]}xq")
-        # A row with a value and no key is what most single pushes are: all but two numbers of its head are known.
+        # A row with a value and no key is what most single pushes are. Of what comes before its value all is known but the
+        # field and two lengths, so one struct writes it.
         plain = self.encode([0], [None], [b"v"])
-        self._plain_head = bytes(plain.head)
         self._plain_at = flat.buffer_offsets(plain.head, layout)[self._VALUE + 2][0]
-        self._plain_length_at = layout.buffers + 16 * (self._VALUE + 2) + 8
-        self._plain_body = struct.Struct(f"<q{self._plain_at - 16}xii")
+        length_at = layout.buffers + 16 * (self._VALUE + 2) + 8
+        starts = (0, layout.body_length + 8, self._field_at + _ACTIVE_CHARS, length_at + 8)
+        ends = (layout.body_length, self._field_at, length_at, self.head_length)
+        self._plain_parts = [bytes(plain.head[start:end]) for start, end in zip(starts, ends, strict=True)]
+        a, b, c, d = map(len, self._plain_parts)
+        self._plain = struct.Struct(f"<{a}sq{b}s{_ACTIVE_CHARS}s{c}sq{d}sq{self._plain_at - 16}xii")
+        if self._plain.size != self.head_length + self._plain_at:
+            raise flat.NotAMessage("pyarrow lays out the metadata in an unknown way")
+        self._crc_at = self._field_at + _ACTIVE_CHARS - _CRC_CHARS
 
     def encode(self, stamps: Sequence[int], keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> Encoded:
         rows = len(stamps)
@@ -389,15 +396,22 @@ class RowsTemplate:
         self._buffers.pack_into(head, layout.buffers, *buffers)
         return Encoded(head, tuple(body), rows, min(stamps), max(stamps), self._field_at, self.layout)
 
-    def encode_plain(self, ts: int, value: bytes) -> Encoded:
-        """`encode([ts], [None], [value])`, five times as fast."""
-        head = bytearray(self._plain_head)
+    def message(
+        self, ts: int, value: bytes, topic: bytes, partition: int, base: int, synced_to: int, appended_at: int
+    ) -> bytes:
+        """`encode([ts], [None], [value])` with its field placed, head and body together, in a third of the time."""
+        packed = _ACTIVE.pack(
+            _MAGIC_ACTIVE, FORMAT_VERSION, partition, 0, topic, base, 1, synced_to, appended_at, b"", 0
+        )
         length = len(value)
-        padding = -length % 8
-        _Q.pack_into(head, self._layout.body_length, self._plain_at + length + padding)
-        _Q.pack_into(head, self._plain_length_at, length)
-        body = self._plain_body.pack(ts, 0, length) + value + bytes(padding)
-        return Encoded(head, (body,), 1, ts, ts, self._field_at, self.layout)
+        padding = -length & 7
+        a, b, c, d = self._plain_parts
+        message = self._plain.pack(
+            a, self._plain_at + length + padding, b, b2a_base64(packed, newline=False) + _NO_CRC, c, length, d, ts, 0, length
+        ) + value + _PADDING[padding]  # fmt: skip
+        at = self._crc_at
+        crc = b2a_base64(_ACTIVE_CRC.pack(crc32c(message)), newline=False)
+        return message[:at] + crc + message[at + _CRC_CHARS :]
 
     @staticmethod
     def _binary(items: Sequence[bytes | None], add: Any) -> int:

@@ -106,17 +106,6 @@ class Append:
     leads: bool = False
 
     @property
-    def plain(self) -> bool:
-        """One value without key and headers, the cheapest to encode."""
-        return (
-            self.batch is None
-            and len(self.values) == 1
-            and self.values[0] is not None
-            and self.keys[0] is None
-            and self.headers is None
-        )
-
-    @property
     def rows(self) -> int:
         return len(self.values) if self.batch is None else int(self.batch.num_rows)
 
@@ -187,6 +176,26 @@ class PartitionLog:
         if request.error is not None:
             raise request.error
 
+    def append_value(self, version: int, value: bytes) -> tuple[int, int]:
+        """`append` of one value, without key and headers, at the broker's time, to a topic without a schema.
+
+        Returns its offset and timestamp. Most single pushes are such, and most meet no other thread: then they need no
+        request, no queue and no batch.
+        """
+        alone = False
+        try:
+            with self._queue_lock:
+                alone, self._led = not self._led, True
+            if alone:
+                with self._leader:
+                    return self._write_value(value)
+        finally:
+            if alone:
+                self._hand_over()
+        request = Append(version, (None,), (value,), size=len(value) + 400)
+        self.append(request)
+        return request.offset, request.timestamp
+
     def _wait(self, request: Append) -> None:
         assert request.wake is not None
         try:
@@ -241,12 +250,31 @@ class PartitionLog:
             size += taken[-1].size
         return taken
 
+    def _write_value(self, value: bytes) -> tuple[int, int]:
+        if self._lock_fd < 0:
+            self._open_lock()
+        files.lock(self._lock_fd)
+        try:
+            now = now_us()
+            active = self._ready_locked(now)
+            settings = self._settings
+            assert settings is not None
+            template = self._facts.template(settings.schema_version)
+            assert template is not None
+            sync = settings.sync == "always"
+            offset, ts = active.append_value_locked(template, self._topic_bytes, self.partition, value, now, sync)
+        except OSError as error:
+            raise files.translate(error, "append to", self.directory) from error
+        finally:
+            files.unlock(self._lock_fd)
+        if settings.sync == "interval":
+            self._unsynced(self, settings.sync_interval_ms / 1000)
+        return offset, ts
+
     def _write(self, requests: list[Append]) -> None:
-        first = requests[0]
-        alone = len(requests) == 1 and first.plain
         # Encoding needs only the schema, so it is done before the lock; the time is stamped under it.
         settings = self._settings or self._facts.settings()
-        groups, messages = ([], []) if alone else self._encode_all(requests, settings.schema_version)
+        groups, messages = self._encode_all(requests, settings.schema_version)
         if self._lock_fd < 0:
             self._open_lock()
         files.lock(self._lock_fd)
@@ -256,19 +284,13 @@ class PartitionLog:
             version = settings.schema_version
             assert self._settings is not None
             settings = self._settings
-            if settings.schema_version != version and not alone:
+            if settings.schema_version != version:
                 groups, messages = self._encode_all(requests, settings.schema_version)
-            stamp = max(now, active.floor_ts, active.last.run_max_ts)
-            if alone:
-                template = self._facts.template(settings.schema_version)
-                ts = stamp if first.stamps is None else first.stamps[0]
-                assert template is not None
-                messages = [template.encode_plain(ts, first.values[0])]  # type: ignore[arg-type]
-            else:
-                messages = [
-                    message.stamped(stamp) if group.requests[0].stamps is None else message
-                    for message, group in zip(messages, groups, strict=True)
-                ]
+            stamp = max(now, active.last_ts)
+            messages = [
+                message.stamped(stamp) if group.requests[0].stamps is None else message
+                for message, group in zip(messages, groups, strict=True)
+            ]
             sync = settings.sync == "always"
             offset = active.append_locked(self._topic_bytes, self.partition, messages, now, sync)
         except OSError as error:
@@ -349,21 +371,22 @@ class PartitionLog:
             active = self._active
             if active is None:
                 active = self._load_locked(now)
-            settings = self._settings
-            assert settings is not None
+            if active.ready_locked():
+                settings = self._settings
+                assert settings is not None
+                if (
+                    active.length - active.head_length < settings.segment_bytes
+                    and (settings.segment_rows is None or active.rows < settings.segment_rows)
+                    and (settings.segment_age_us is None or now - active.opened_at < settings.segment_age_us)
+                ) or not active.rows:
+                    return active
+                active.close_locked("rolled")
+                continue
             active.refresh_locked()
             if active.closed:
                 self._finish_locked(active, now)
             elif active.failed or active.torn_locked():
                 active.close_locked("failed" if active.failed else "torn")
-            elif active.rows and (
-                active.length - active.head_length >= settings.segment_bytes
-                or (settings.segment_rows is not None and active.rows >= settings.segment_rows)
-                or (settings.segment_age_us is not None and now - active.opened_at >= settings.segment_age_us)
-            ):
-                active.close_locked("rolled")
-            else:
-                return active
 
     def _load_locked(self, now: int) -> ActiveFile:
         row = self._catalog.partition(self.topic_id, self.partition)

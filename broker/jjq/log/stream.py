@@ -259,6 +259,8 @@ class ActiveFile:
         self.base = 0
         self.head_length = 0
         self.last: Entry = Entry(OPEN, 0, 0, 0, 0, 0, 0, 0, NO_TS, NO_TS, NO_TS, 0, 0)
+        self.end = 0  # of `last`: the visible end offset
+        self.length = 0  # and the end of its bytes
         self.min_ts = 1 << 62
         self.floor_ts = NO_TS  # the partition's highest timestamp before this file
         self.synced_offset = 0  # end of what is known to be on disk
@@ -317,14 +319,6 @@ class ActiveFile:
         return self.last.kind == CLOSE
 
     @property
-    def end(self) -> int:
-        return self.last.end
-
-    @property
-    def length(self) -> int:
-        return self.last.end_position
-
-    @property
     def rows(self) -> int:
         return self.end - self.base
 
@@ -364,11 +358,20 @@ class ActiveFile:
             self.min_ts = min(self.min_ts, entry.min_ts)
         if entry.flags & SYNCED:
             self.synced_offset, self.synced_position = entry.end, entry.end_position
-        self.last = entry
+        self.last, self.end, self.length = entry, entry.end, entry.end_position
+
+    def ready_locked(self) -> bool:
+        """Whether the file takes records as this process knows it: nobody has added to it, closed it or left it torn."""
+        return (
+            files.size(self._index_fd) == self._known * ENTRY_SIZE
+            and files.size(self._fd) == self.length
+            and self.last.kind != CLOSE
+            and not self.failed
+        )
 
     def torn_locked(self) -> bool:
         """Whether there are bytes after the last entry: someone died, or failed, between the write and its entry."""
-        return files.size(self._fd) != self.last.end_position or self._index_size % ENTRY_SIZE != 0
+        return files.size(self._fd) != self.length or self._index_size % ENTRY_SIZE != 0
 
     def append_locked(self, topic: bytes, partition: int, messages: Sequence[Encoded], now: int, sync: bool) -> int:
         """Writes messages one after the other; returns the offset of the first. With `sync` they are on disk on return.
@@ -376,8 +379,8 @@ class ActiveFile:
         On an error nothing of them is visible. After a failed write the file is torn, after a failed sync it is closed.
         """
         last = self.last
-        first = offset = last.end
-        start = position = last.end_position
+        first = offset = self.end
+        start = position = self.length
         crc, run_max, low_ts = last.file_crc, last.run_max_ts, self.min_ts
         appended_at = max(now, last.appended_at)
         flags = SYNCED if sync else 0
@@ -406,15 +409,35 @@ class ActiveFile:
             files.pwrite(self._fd, b"".join(buffers), start)
         else:
             files.pwrite_all(self._fd, buffers, start)
+        self._count_locked(b"".join(packed), entry, low_ts, sync)
+        return first
+
+    def append_value_locked(
+        self, template: fmt.RowsTemplate, topic: bytes, partition: int, value: bytes, now: int, sync: bool
+    ) -> tuple[int, int]:
+        """`append_locked` of one value without a key, at the broker's time, in half the time; its offset and timestamp."""
+        last, offset = self.last, self.end
+        ts = max(now, self.floor_ts, last.run_max_ts)
+        appended_at = max(last.appended_at, now)
+        data = template.message(ts, value, topic, partition, offset, self.synced_position, appended_at)
+        files.pwrite(self._fd, data, self.length)
+        crc = fmt.extend(last.file_crc, data)
+        flags = SYNCED if sync else 0
+        entry = Entry(BATCH, flags, 0, template.layout, offset, 1, self.length, len(data), ts, ts, ts, appended_at, crc)
+        self._count_locked(fmt.pack_entry(entry), entry, min(self.min_ts, ts), sync)
+        return offset, ts
+
+    def _count_locked(self, packed: bytes, last: Entry, min_ts: int, sync: bool) -> None:
+        """Makes what was written count by its entries, the last of which is given too; with `sync` on disk first."""
         if sync:
             self._sync_locked()
-        files.pwrite(self._index_fd, b"".join(packed), self._known * ENTRY_SIZE)
-        self._known += len(packed)
+        files.pwrite(self._index_fd, packed, self._known * ENTRY_SIZE)
+        self._known += len(packed) // ENTRY_SIZE
         self._index_size = self._known * ENTRY_SIZE
-        self.last, self.min_ts = entry, low_ts
+        self.last, self.min_ts = last, min_ts
+        self.end, self.length = last.base + last.rows, last.position + last.length
         if sync:
-            self.synced_offset, self.synced_position = offset, position
-        return first
+            self.synced_offset, self.synced_position = self.end, self.length
 
     def sync_locked(self) -> None:
         """Puts on disk what is visible but not yet synced (durability `interval`), and says so in the index."""

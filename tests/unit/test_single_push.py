@@ -1,0 +1,75 @@
+"""The short way of a single value gives the bytes, the order and the durability of the long one."""
+
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import jjq
+from jjq.log import format as fmt
+from jjq.schema import physical
+
+SCHEMA = physical(None)
+TEMPLATE = fmt.RowsTemplate(SCHEMA)
+INT = st.integers(0, (1 << 62) - 1)
+
+
+@given(st.integers(-(1 << 62), 1 << 62), st.binary(max_size=300), st.binary(min_size=16, max_size=16), INT, INT, INT)
+def test_message_is_the_one_that_encoding_and_placing_give(
+    ts: int, value: bytes, topic: bytes, base: int, synced_to: int, now: int
+) -> None:
+    field = fmt.ActiveField(topic, 7, base, 1, synced_to, now)
+    encoded = TEMPLATE.encode([ts], [None], [value])
+    expected = fmt.place(encoded, field) + b"".join(encoded.body)
+    message = TEMPLATE.message(ts, value, topic, 7, base, synced_to, now)
+    assert message == expected
+    batch = pa.ipc.read_record_batch(pa.py_buffer(message), SCHEMA)
+    assert batch.column("value").to_pylist() == [value]
+    assert batch.column("_timestamp").cast(pa.int64()).to_pylist() == [ts]
+
+
+def test_single_values_and_batches_of_many_threads_have_one_order(tmp_path: Path) -> None:
+    def push(number: int) -> None:
+        for i in range(30):
+            if (number + i) % 3:
+                placed = topic.push(f"{number} {i}".encode()).offset
+            else:
+                placed = topic.push_many([f"{number} {i}"])[0].offset
+            positions[number].append(placed)
+
+    positions: list[list[int]] = [[] for _ in range(8)]
+    with jjq.open(tmp_path / "store") as store:
+        topic = store.create_topic("t", sync="none")
+        threads = [threading.Thread(target=push, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        values = topic.read().read_all().column("value").to_pylist()
+    assert sorted(each for own in positions for each in own) == list(range(240))
+    assert all(values[placed] == f"{n} {i}".encode() for n, own in enumerate(positions) for i, placed in enumerate(own))
+
+
+def test_files_roll_under_single_values(tmp_path: Path) -> None:
+    with jjq.open(tmp_path / "store") as store:
+        topic = store.create_topic("t", segment_rows=3, sync="none")
+        for i in range(8):
+            topic.push(str(i).encode())
+        assert [segment.rows for segment in topic.segments()] == [3, 3, 2]
+        assert topic.read().read_all().column("value").to_pylist() == [str(i).encode() for i in range(8)]
+
+
+def test_a_value_over_the_limit_and_one_after_the_topic_is_gone_are_refused(tmp_path: Path) -> None:
+    with jjq.open(tmp_path / "store") as store:
+        topic = store.create_topic("t", max_record_bytes=10)
+        topic.push(b"0123456789")
+        with pytest.raises(jjq.RecordTooLarge):
+            topic.push(b"0123456789!")
+        store.delete_topic("t")
+        with pytest.raises(jjq.TopicDeleted):
+            topic.push(b"x")
+    with pytest.raises(jjq.StoreClosed):
+        topic.push(b"x")

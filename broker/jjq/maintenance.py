@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from jjq import compaction, ephemeral, files, layout, objects, topicfile
-from jjq.catalog.base import TopicRow
+from jjq.catalog.base import PartitionRow, TopicRow
 from jjq.clock import now_us
 from jjq.config import GRACE_US, TopicConfig
 from jjq.errors import JjqError, StoreError, TopicDeleted
@@ -56,12 +57,13 @@ class Maintenance:
     """One turn at a store's maintenance, in a `with` block that holds the lock; `report.busy` when others hold it."""
 
     def __init__(self, store: Store, progress: Progress | None = None, *, grace_us: int | None = None,
-                 now: int | None = None) -> None:  # fmt: skip
+                 now: int | None = None, stop: threading.Event | None = None) -> None:  # fmt: skip
         self._store = store
         self._catalog = store.catalog
         self._progress = progress or no_progress
         self._grace_us = GRACE_US if grace_us is None else grace_us
         self._now = now
+        self._stop = stop
         self._lock_fd = -1
         self._done = self._total = 0
         self._agreeing: set[str] = set()  # topics whose `topic.json` is up to date
@@ -85,27 +87,50 @@ class Maintenance:
     def now(self) -> int:
         return now_us() if self._now is None else self._now
 
-    def run(self) -> None:
-        """Everything, in the order in which one step makes work for the next."""
+    def run(self, *, thorough: bool = True, seen: dict[tuple[str, int], object] | None = None) -> None:
+        """Everything, in the order in which one step makes work for the next.
+
+        Not `thorough`: only what follows from changes of the catalog, without looking at directories. `seen` remembers
+        partitions between turns, so that one without a new segment is not planned again.
+        """
         topics = self._catalog.topics()
         for topic in topics:
             self._try(topic.name, self.roll, topic)
             self._try(topic.name, self.expire, topic)
-        for topic in topics:
-            self._try(topic.name, self._add_to_total, topic)
-        for topic in topics:
-            for partition in range(topic.partitions):
-                self._try(topic.name, self.compact, topic, partition)
+        changed = [
+            (topic, row.partition, row)
+            for topic in topics
+            for row in self._rows(topic)
+            if seen is None or seen.get((topic.id, row.partition)) != row
+        ]
+        for topic, partition, _ in changed:
+            self._try(topic.name, self._add_to_total, topic, partition)
+        for topic, partition, row in changed:
+            failures = len(self.report.errors)
+            self._try(topic.name, self.compact, topic, partition)
+            if seen is not None and len(self.report.errors) == failures and not self._stopping():
+                seen[topic.id, partition] = row
         for topic in topics:
             self._try(topic.name, self.write_topic_file, topic)
-            self._try(topic.name, self.removal.leftovers, topic)
-        self._try("deleted topics", self.mark_deleted)
-        self._try("topics that were never made", self.removal.unborn)
         self._try("ephemeral topics", self.reap)
         self._try("objects", self.sweep)
         self._try("garbage", self.removal.garbage)
-        self._try("manifests", self.removal.manifests)
         self._try("the catalog's backup", self.back_up)
+        if thorough and not self._stopping():
+            for topic in topics:
+                self._try(topic.name, self.removal.leftovers, topic)
+            self._try("deleted topics", self.mark_deleted)
+            self._try("topics that were never made", self.removal.unborn)
+            self._try("manifests", self.removal.manifests)
+
+    def _rows(self, topic: TopicRow) -> list[PartitionRow]:
+        try:
+            return self._catalog.partitions(topic.id)
+        except TopicDeleted:
+            return []
+
+    def _stopping(self) -> bool:
+        return self._stop is not None and self._stop.is_set()
 
     def _try(self, what: str, step: Callable[..., object], *arguments: object) -> None:
         """What fails is reported and does not keep the rest from being done."""
@@ -173,15 +198,16 @@ class Maintenance:
         _, segments = self._catalog.segments(topic.id, partition, 0, _EVER)
         return compaction.plan(segments, config.segment_bytes, frozenset(self._failed))
 
-    def _add_to_total(self, topic: TopicRow) -> None:
-        for partition in range(topic.partitions):
-            self._total += sum(run.bytes for run in self._plan(topic, partition))
+    def _add_to_total(self, topic: TopicRow, partition: int) -> None:
+        self._total += sum(run.bytes for run in self._plan(topic, partition))
 
     def compact(self, topic: TopicRow, partition: int) -> int:
         """Rewrites rolled files and merges small ones until nothing is left to do; returns how many files it replaced."""
         count = 0
         while runs := self._plan(topic, partition):
             for run in runs:
+                if self._stopping():
+                    return count
                 try:
                     count += self._rewrite(topic, partition, run)
                 except TopicDeleted:

@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 import pyarrow as pa
 
 from jjq import channel, channels, ephemeral, files, layout, objects, staging, subscriber, topicfile
+from jjq.background import Caretaker, Syncer
 from jjq.catalog.base import Catalog, TopicRow
 from jjq.catalog.sqlite import SqliteDriver
 from jjq.channel import Channel
@@ -48,20 +49,28 @@ if TYPE_CHECKING:
     from jjq.reports import MaintenanceReport, Progress, VerifyReport
 
 FORMAT = 1
-_LOCKS = ("store.lock", "catalog.lock")
+_DIRECTORIES = ("topics", "links", "quarantine")
+# What may be there before `jjq.json` is: another process is founding the store, or one has died at it.
+_FOUNDING = (*_DIRECTORIES, "store.lock", "catalog.lock", "jjq.json.new")
 # File systems whose locks or mappings do not hold among hosts.
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs", "fuse.glusterfs"}
 
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
 
-def open_store(path: str | os.PathLike[str], *, create: bool = True, read_only: bool | None = None) -> Store:
+def open_store(
+    path: str | os.PathLike[str], *, create: bool = True, read_only: bool | None = None, maintenance: bool = True
+) -> Store:
     """The store in a directory, made if missing (unless `create` is false).
 
     `read_only=None` decides by whether the directory may be written. Many processes may have a store open at once, on
-    one machine. Raises StoreNotFound, StoreFormat (no store, or one of a later version), StoreError.
+    one machine. With `maintenance` this process takes its turn at rolling, compacting and expiring in the background.
+    Raises StoreNotFound, StoreFormat (no store, or one of a later version), StoreError.
     """
-    return Store(Path(path), create=create, read_only=read_only)
+    store = Store(Path(path), create=create, read_only=read_only)
+    if maintenance and not store.read_only:
+        store.begin_maintenance()
+    return store
 
 
 class Store:
@@ -78,7 +87,8 @@ class Store:
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._readers: dict[str, LogReader] = {}
         self._facts: dict[str, Facts] = {}
-        self._syncer: _Syncer | None = None
+        self._syncer: Syncer | None = None
+        self._caretaker: Caretaker | None = None
         self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
         driver: SqliteDriver | None = None
         try:
@@ -113,11 +123,13 @@ class Store:
     def _prepare(self, create: bool, read_only: bool | None) -> bool:
         identity = self.path / "jjq.json"
         exists = identity.exists()
+        made: list[Path] = []
         if not exists and (not create or read_only):
             raise StoreNotFound(f"there is no store at {self.path}; make one with jjq.open(path) or `jjq topic create`")
         if not exists:
-            if self.path.exists() and any(entry.name not in _LOCKS for entry in self.path.iterdir()):
+            if self.path.exists() and self._has_other_files() and not identity.exists():
                 raise StoreFormat(f"{self.path} has files of something else in it; choose an empty or a new directory")
+            made = [self.path, *(each for each in self.path.parents if not each.exists())]
             files.make_dirs(self.path)
         writable = os.access(self.path, os.W_OK) and _can_write(self.path) if read_only is None else not read_only
         if not writable:
@@ -130,7 +142,14 @@ class Store:
             )
         if not exists:
             self._found(identity)
+            for each in made:
+                files.sync_dir(each.parent)
         return False
+
+    def _has_other_files(self) -> bool:
+        return any(
+            entry.name not in _FOUNDING or (entry.is_dir() and any(entry.iterdir())) for entry in self.path.iterdir()
+        )
 
     def _found(self, identity: Path) -> None:
         # Not the store's own lock: who comes a moment later wants that, and does not wait for it.
@@ -138,11 +157,10 @@ class Store:
         try:
             files.lock(fd)  # whoever comes first founds it
             if not identity.exists():
-                for name in ("topics", "links", "quarantine"):
+                for name in _DIRECTORIES:
                     files.make_dirs(self.path / name)
                 body = {"format": FORMAT, "id": uuid.uuid4().hex, "created_at": now_us()}
                 files.write_small(identity, json.dumps(body, indent=1).encode())
-                files.sync_dir(self.path.parent)
         finally:
             files.close(fd)
 
@@ -155,6 +173,7 @@ class Store:
                 return
             self._closed = True
             syncer, self._syncer = self._syncer, None
+            caretaker, self._caretaker = self._caretaker, None
         for listener in list(self._listeners):
             listener.wake()  # whoever waits looks, and finds the store closed
         with contextlib.ExitStack() as rest:  # each part is closed though another fails
@@ -166,6 +185,8 @@ class Store:
                 rest.callback(log.close)
             if syncer is not None:
                 rest.callback(syncer.stop)
+            if caretaker is not None:
+                rest.callback(caretaker.stop)
             for each in subscriber.handles(self):
                 rest.callback(each.close)
             for consumer in channel.handles(self):
@@ -524,6 +545,13 @@ class Store:
 
         return maintain(self, progress, grace_us=grace_us)
 
+    def begin_maintenance(self) -> None:
+        """Takes turns at the store's maintenance in the background, until it is closed; see `jjq.background`."""
+        self.check_open(write=True)
+        with self._mutex:
+            if self._caretaker is None:
+                self._caretaker = Caretaker(self)
+
     def verify(self, progress: Progress | None = None, *, sample: float | None = None) -> VerifyReport:
         """Checks every file against the catalog; what is wrong is in the report. See `jjq.verify`."""
         from jjq.verify import verify
@@ -585,13 +613,13 @@ class Store:
         if self._syncer is None:
             with self._mutex:
                 if self._syncer is None:
-                    self._syncer = _Syncer()
+                    self._syncer = Syncer()
         self._syncer.watch(log, within_s)
 
     def _after_fork(self) -> None:
         """In a forked child: every lock and descriptor is made anew, and nothing of the parent's is given up."""
         self._mutex = threading.RLock()
-        self._syncer = None
+        self._syncer = self._caretaker = None  # their threads stayed with the parent
         for log in self._logs.values():
             log.after_fork()
         for reader in self._readers.values():
@@ -601,46 +629,6 @@ class Store:
                 files.close(self._lock_fd)
             self._lock_fd = files.open_lock(self.path / "store.lock", self.read_only)
             files.lock(self._lock_fd, shared=True, wait=False)
-
-
-class _Syncer:
-    """Syncs partitions of `interval` topics in the background, each within its interval of the first unsynced append."""
-
-    def __init__(self) -> None:
-        self._due: dict[PartitionLog, float] = {}
-        self._wake = threading.Condition()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="jjq-sync", daemon=True)
-        self._thread.start()
-
-    def watch(self, log: PartitionLog, interval_s: float) -> None:
-        if log not in self._due:
-            with self._wake:
-                self._due.setdefault(log, interval_s)
-                self._wake.notify()
-
-    def _run(self) -> None:
-        while True:
-            with self._wake:
-                while not self._due and not self._stopping:
-                    self._wake.wait()
-                if not self._stopping:
-                    self._wake.wait(min(self._due.values()))
-                logs = list(self._due)
-                self._due.clear()
-                stopping = self._stopping
-            for log in logs:
-                # A failed sync closes the file as failed; the next push meets that and says so.
-                with contextlib.suppress(Exception):
-                    log.sync()
-            if stopping:
-                return
-
-    def stop(self) -> None:
-        with self._wake:
-            self._stopping = True
-            self._wake.notify()
-        self._thread.join()
 
 
 def _read_identity(path: Path) -> dict[str, Any]:

@@ -26,6 +26,8 @@ def open_store(path: str, *, create: bool = False) -> Store:
 
     Raises StoreNotFound where there is none and `create` is false.
     """
+    from pyspark import TaskContext
+
     import jjq
 
     # A forked child must not use its parent's handles, and a directory made anew under the same name is another store.
@@ -34,7 +36,8 @@ def open_store(path: str, *, create: bool = False) -> Store:
     known = _opened.get(key)
     if known is not None and known[0] == identity and identity is not None:
         return known[1]
-    store = jjq.open(path, create=create)
+    # The planner and the committer stay as long as the query, so they take their turn at maintenance; tasks do not.
+    store = jjq.open(path, create=create, maintenance=TaskContext.get() is None)
     _opened[key] = (_identity(path), store)
     return store
 

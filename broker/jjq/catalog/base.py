@@ -116,8 +116,8 @@ class Catalog:
         row = self.driver.row("meta", key=key)
         return None if row is None else str(row[0])
 
-    def set_meta(self, key: str, value: str) -> None:
-        with self.driver.write(durable=True) as tx:
+    def set_meta(self, key: str, value: str, *, durable: bool = True) -> None:
+        with self.driver.write(durable=durable) as tx:
             tx.run("set_meta", key=key, value=value)
 
     # --- topics ------------------------------------------------------------------------------------------------------

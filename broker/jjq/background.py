@@ -1,0 +1,124 @@
+"""What a process does for its stores beside its own work: syncing `interval` topics, and the care the store needs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from jjq.clock import host, now_us
+from jjq.errors import JjqError
+
+if TYPE_CHECKING:
+    from jjq.log.partition import PartitionLog
+    from jjq.store import Store
+
+log = logging.getLogger("jjq.maintenance")
+
+LAST_TURN = "maintenance"  # key in the catalog's meta table
+INTERVAL_S = 10.0
+_THOROUGH_US = 3_600_000_000  # between turns that look at every file
+
+
+class Syncer:
+    """Syncs partitions of `interval` topics in the background, each within its interval of the first unsynced append."""
+
+    def __init__(self) -> None:
+        self._due: dict[PartitionLog, float] = {}
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="jjq-sync", daemon=True)
+        self._thread.start()
+
+    def watch(self, log: PartitionLog, interval_s: float) -> None:
+        if log not in self._due:
+            with self._wake:
+                self._due.setdefault(log, interval_s)
+                self._wake.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while not self._due and not self._stopping:
+                    self._wake.wait()
+                if not self._stopping:
+                    self._wake.wait(min(self._due.values()))
+                logs = list(self._due)
+                self._due.clear()
+                stopping = self._stopping
+            for each in logs:
+                # A failed sync closes the file as failed; the next push meets that and says so.
+                with contextlib.suppress(Exception):
+                    each.sync()
+            if stopping:
+                return
+
+    def stop(self) -> None:
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join()
+
+
+class Caretaker:
+    """Does a store's maintenance every now and then as long as this process has it open.
+
+    Among processes one does it at a time, and not again before `INTERVAL_S` have passed since the last. Most turns look
+    only at partitions that have changed; once an hour one looks at every file. What the last turn did is in the catalog.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = weakref.ref(store)  # a store that was forgotten without being closed is let go
+        self._stopped = threading.Event()
+        self._seen: dict[tuple[str, int], object] = {}
+        self._thread = threading.Thread(target=self._run, name="jjq-maintenance", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(INTERVAL_S):
+            store = self._store()
+            if store is None:
+                return
+            try:
+                self.turn(store)
+            except (JjqError, OSError) as error:
+                log.debug("maintenance of %s was put off: %s", store.path, error)
+            del store
+
+    def turn(self, store: Store) -> bool:
+        """One turn, if it is time; True if it was done."""
+        from jjq.maintenance import Maintenance
+
+        last = last_turn(store) or {}
+        now = now_us()
+        if now - int(last.get("at", 0)) < INTERVAL_S * 1_000_000 * 0.9:
+            return False
+        thorough = now - int(last.get("thorough_at", 0)) >= _THOROUGH_US
+        with Maintenance(store, stop=self._stopped) as work:
+            if work.report.busy:
+                return False
+            work.run(thorough=thorough, seen=self._seen)
+            report = {name: value for name, value in work.report.to_dict().items() if value}
+        note = {
+            "at": now, "thorough_at": now if thorough else last.get("thorough_at", 0), "took_us": now_us() - now,
+            "host": host(), "pid": os.getpid(), "did": report,
+        }  # fmt: skip
+        store.catalog.set_meta(LAST_TURN, json.dumps(note), durable=False)
+        for error in work.report.errors:
+            log.warning("maintenance of %s: %s", store.path, error)
+        return True
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+
+def last_turn(store: Store) -> dict[str, Any] | None:
+    """When maintenance was last done in the background (`at`, microseconds), by whom, and what it did; None before."""
+    text = store.catalog.meta(LAST_TURN)
+    return None if text is None else dict(json.loads(text))

@@ -1,0 +1,73 @@
+"""Maintenance in the background: one process at a time, not too often, ended with the store."""
+
+import gc
+import threading
+import weakref
+from pathlib import Path
+
+import pytest
+
+import jjq
+from jjq import background
+
+
+@pytest.fixture
+def store_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(background, "INTERVAL_S", 0.02)
+    return tmp_path / "store"
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "jjq-maintenance"]
+
+
+def until(store: jjq.Store, topic: jjq.Topic, state: str) -> None:
+    """Waits on the condition itself; the test's own timeout ends what never comes."""
+    pause = threading.Event()
+    while [each.state for each in topic.segments()][:1] != [state]:
+        pause.wait(0.01)
+    assert store.verify().ok
+
+
+def test_rolled_files_are_compacted_while_the_store_is_used(store_path: Path) -> None:
+    with jjq.open(store_path) as store:
+        topic = store.create_topic("t", segment_rows=10)
+        for i in range(25):
+            topic.push(str(i))
+        until(store, topic, "sealed")
+        assert topic.read().read_all().column("value").to_pylist() == [str(i).encode() for i in range(25)]
+        last = background.last_turn(store)
+        assert last is not None
+        assert last["pid"] > 0
+    assert threads() == []
+
+
+def test_it_can_be_left_out(store_path: Path) -> None:
+    with jjq.open(store_path, maintenance=False):
+        assert threads() == []
+
+
+def test_a_read_only_store_has_none(store_path: Path) -> None:
+    jjq.open(store_path).close()
+    with jjq.open(store_path, read_only=True):
+        assert threads() == []
+
+
+def test_a_turn_waits_for_its_time_whoever_did_the_last(tmp_path: Path) -> None:
+    with jjq.open(tmp_path / "store", maintenance=False) as one, jjq.open(one.path, maintenance=False) as two:
+        first, second = background.Caretaker(one), background.Caretaker(two)
+        assert first.turn(one)
+        assert not second.turn(two)
+        first.stop()
+        second.stop()
+
+
+def test_a_forgotten_store_is_not_kept_alive(store_path: Path) -> None:
+    store = jjq.open(store_path)
+    gone = weakref.ref(store)
+    (thread,) = threads()
+    store.close()
+    del store
+    gc.collect()
+    thread.join(30)
+    assert gone() is None

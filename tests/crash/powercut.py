@@ -74,6 +74,9 @@ class Recorder(Disk):
         fd = super()._opened(name, kind, path, *arguments)
         if kind == "create":
             self.events.append(Event("create", self._number(path), self._numbers[path.parent], path.name))
+        elif path not in self._numbers and path.parent in self._numbers:  # made by SQLite
+            self.events.append(Event("create", self._number(path), self._numbers[path.parent], path.name))
+            self.events.append(Event("write", self._numbers[path], data=path.read_bytes()))
         self._by_fd[fd] = self._numbers.get(path, 0)
         return fd
 

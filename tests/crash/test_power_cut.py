@@ -1,0 +1,209 @@
+"""The power cut at every point of a history, and what is there when the store is opened again after the boot.
+
+Under `always` all that was acknowledged is there, under the other modes a prefix that holds all that was synced. Linked
+batches are there whole or not at all, and those that were acknowledged are there. Offsets that came back are noticed.
+"""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import jjq
+from jjq.errors import DataLoss
+from tests.crash.checks import State, contents
+from tests.crash.powercut import Chance, Event, KeepAll, Recorder, Some, Zeros, after_power_cut
+from tests.crash.scenarios import SCHEMA, SYNC_MODES
+from tests.stores import assert_whole
+
+Step = tuple[str, Callable[[jjq.Store], object]]
+
+
+def _link(batch: int, topics: str) -> Callable[[jjq.Store], object]:
+    def act(store: jjq.Store) -> object:
+        with store.stage() as stage:
+            for name in topics:
+                rows = range(10 * batch, 10 * batch + 6)
+                table = pa.table(
+                    {"value": [b"linked %d" % i for i in rows]} if name == "t"
+                    else {"n": pa.array(rows, pa.int64()), "s": [f"linked {i}" for i in rows]}
+                )  # fmt: skip
+                keys = pa.array([b"%d" % i for i in rows], pa.binary())
+                stage.write(name, table, keys=keys)
+            return store.commit(stage.finish(), writer_id="stream", batch_id=batch, query_id="q")
+
+    return act
+
+
+def _sync(store: jjq.Store) -> None:
+    for topic in store.topics():
+        for partition in range(topic.partitions):
+            store.log(topic.id, partition).sync()
+
+
+def history(sync: str) -> list[Step]:
+    settings = {"sync": sync, "sync_interval_ms": 3_600_000, "segment_rows": 5}
+    plain = lambda store: store.topic("t")  # noqa: E731
+    return [
+        ("create t", lambda store: store.create_topic("t", partitions=2, **settings)),
+        ("create s", lambda store: store.create_topic("s", partitions=1, schema=SCHEMA, **settings)),
+        ("push", lambda store: plain(store).push(b"first", partition=0)),
+        ("push", lambda store: plain(store).push(b"second" * 200, key=b"k", partition=0)),
+        ("push_many", lambda store: plain(store).push_many([b"%d" % i * 90 for i in range(3)], partition=0)),
+        ("push that rolls", lambda store: plain(store).push(b"rolls", partition=0)),
+        ("push_table", lambda store: store.topic("s").push_table(pa.table({"n": [1, 2, 3]}))),
+        ("sync", _sync),
+        ("push", lambda store: plain(store).push(b"other partition", partition=1)),
+        ("link", _link(1, "t")),
+        ("push after a link", lambda store: plain(store).push(b"after", partition=0)),
+        ("push", lambda store: plain(store).push(b"after, too", partition=0)),
+        ("link to both", _link(2, "ts")),
+        ("push rows", lambda store: store.topic("s").push({"n": 5, "s": "row"})),
+        ("alter", lambda store: store.alter_topic("s", add_columns=pa.schema([("x", pa.int64())]))),
+        ("push wider rows", lambda store: store.topic("s").push_many([{"n": 6, "x": 1}, {"x": 2}])),
+        ("create u", lambda store: store.create_topic("u", retention=timedelta(days=1), **settings)),
+        ("push to u", lambda store: store.topic("u").push(b"short-lived")),
+        ("empty", lambda store: store.topic("t").empty()),
+        ("push after emptying", lambda store: plain(store).push(b"emptied", partition=0)),
+        ("compact", lambda store: store.maintain(grace_us=0)),
+        ("push after compacting", lambda store: plain(store).push(b"compacted", partition=1)),
+        ("delete u", lambda store: store.delete_topic("u")),
+        ("create u again", lambda store: store.create_topic("u", **settings)),
+        ("push to the new u", lambda store: store.topic("u").push(b"new")),
+    ]
+
+
+# Steps after which all that came before them, in every partition they touch, has to survive any cut.
+DURABLE = {"sync": "ts", "link": "t", "link to both": "ts", "alter": "s", "empty": "t"}
+
+
+@dataclass
+class Recorded:
+    """A history as it was recorded: what a store held after each step, and what of it was durable whatever the mode."""
+
+    events: list[Event]
+    first: int
+    steps: list[Step]
+    states: list[State] = field(default_factory=list)
+    lineages: list[dict[tuple[str, int], int]] = field(default_factory=list)
+    floors: list[dict[tuple[str, int], int]] = field(default_factory=list)
+
+    def done_before(self, cut: int) -> int:
+        return sum(event.kind == "mark" for event in self.events[:cut])
+
+
+def record(root: Path, sync: str) -> Recorded:
+    steps = history(sync)
+    with Recorder(root) as disk:
+        recorded = Recorded(disk.events, disk.first, steps)
+        with jjq.open(root / "deep" / "store") as store:
+            recorded.states.append(contents(store))
+            recorded.floors.append({})
+            recorded.lineages.append({})
+            for name, act in steps:
+                act(store)
+                disk.mark(name)
+                note(recorded, store, name, sync)
+            disk.on = False
+    return recorded
+
+
+def note(recorded: Recorded, store: jjq.Store, name: str, sync: str) -> None:
+    state = contents(store)
+    ends = {
+        (topic, partition): start + len(rows)
+        for topic, each in state.items() if topic != "writers" for partition, (start, rows) in each["rows"].items()
+    }  # fmt: skip
+    floor = {place: end for place, end in recorded.floors[-1].items() if place in ends}
+    for place, end in ends.items():
+        if sync == "always" or place[0] in DURABLE.get(name, ""):
+            floor[place] = end
+    recorded.states.append(state)
+    recorded.floors.append(floor)
+    topics = {topic.name: topic for topic in store.topics()}
+    recorded.lineages.append({place: topics[place[0]].offsets()[place[1]].lineage for place in ends})
+
+
+def boot(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr("jjq.store.boot_id", lambda: name)
+
+
+def check(recorded: Recorded, done: int, path: Path, sync: str) -> State:
+    """What is there when the store is opened again; `done` steps had returned."""
+    had = recorded.states[done]
+    will = recorded.states[min(done + 1, len(recorded.steps))]
+    with jjq.open(path) as store:
+        state = contents(store)
+        assert_whole(store)
+        assert state["writers"] in (had["writers"], will["writers"])
+        assert state.keys() in (had.keys(), will.keys())
+        # Where the step under way is a commit, its writer says whether all of it is there, or none.
+        either = [had, will] if had["writers"] == will["writers"] else [had if state["writers"] == had["writers"] else will]
+        for topic in store.topics():
+            places = [each[topic.name] for each in either if topic.name in each]
+            assert state[topic.name]["columns"] in [each["columns"] for each in places]
+            for partition, found in state[topic.name]["rows"].items():
+                allowed = [each["rows"][partition] for each in places if partition in each["rows"]]
+                floor = recorded.floors[done].get((topic.name, partition), 0)
+                assert is_right(found, allowed, floor), (topic.name, partition, found, allowed, floor)
+        for place, lineage in recorded.lineages[done].items():
+            check_noticed(store, place, lineage, had, will, state)
+    return state
+
+
+def is_right(found: tuple[int, list[Any]], allowed: list[tuple[int, list[Any]]], floor: int) -> bool:
+    """Whether rows are one of those allowed, or such a one without what comes behind `floor`."""
+    start, rows = found
+    return any(
+        start == each_start and start + len(rows) >= min(floor, start + len(each)) and rows == each[: len(rows)]
+        for each_start, each in allowed
+    )
+
+
+def check_noticed(
+    store: jjq.Store, place: tuple[str, int], lineage: int, had: State, will: State, state: State
+) -> None:
+    """Whoever had read to the end that was there learns that it moved back, also when it has been reached again."""
+    name, partition = place
+    if name not in state or (name == "u" and had.keys() != will.keys()):
+        return
+    start, rows = had[name]["rows"][partition]
+    end = start + len(rows)
+    now_start, now_rows = state[name]["rows"][partition]
+    now_end = now_start + len(now_rows)
+    topic = store.topic(name)
+    filler = b"filler" if topic.schema is None else {"n": -1}
+    topic.push_many([filler] * (1 + max(0, end - now_end)), partition=partition)
+    if now_start > start:  # emptied meanwhile
+        return
+    if now_end < end:
+        with pytest.raises(DataLoss):
+            topic.plan(partition, start, end, lineage=lineage)
+    else:
+        topic.plan(partition, start, end, lineage=lineage)
+    topic.plan(partition, start, min(end, now_end), lineage=lineage)
+
+
+def chances(cut: int) -> list[tuple[str, Chance]]:
+    return [("drop", Chance()), ("keep", KeepAll()), ("zeros", Zeros()), ("some", Some(2 * cut)), ("any", Some(2 * cut + 1))]
+
+
+@pytest.mark.parametrize("sync", SYNC_MODES)
+def test_what_is_there_after_a_power_cut_at_any_point(
+    sync: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = place / "recorded"
+    root.mkdir()
+    recorded = record(root, sync)
+    for cut in range(recorded.first, len(recorded.events) + 1):
+        for name, chance in chances(cut):
+            target = place / "after"
+            after_power_cut(recorded.events[:cut], chance, target)
+            boot(monkeypatch, f"boot {cut} {name}")
+            check(recorded, recorded.done_before(cut), target / "deep" / "store", sync)
+            shutil.rmtree(target)

@@ -204,6 +204,10 @@ class Rebuild:
                 candidate = look_at_stream(directory, file.uuid, topic, partition)
                 if candidate is not None:
                     found.append(candidate)
+            elif file.suffix == ".index" and not path.with_suffix(".arrows").exists():
+                candidate = look_at_index(path, topic)
+                if candidate is not None:
+                    found.append(candidate)
         known = {each.segment.uuid for each in found}
         for catalog in self._older:
             for _, segment in self._rows_of(catalog, place):
@@ -495,6 +499,20 @@ def look_at_stream(directory: Path, uuid: str, topic: Topic, partition: int) -> 
     first = next(runs(pieces), [])
     whole_end = first[-1].end if first and first[0].base == segment.base else segment.base
     return Candidate(segment, "stream", index.whole, closing is None, floor, whole_end)
+
+
+def look_at_index(path: Path, topic: Topic) -> Candidate | None:
+    """What a stream file held that is gone: the offsets were given, whoever reads them should be told."""
+    index = read_index(path)
+    bases = [entry.base for entry in index.entries if entry.kind in (OPEN, BATCH)]
+    if not bases or index.end <= min(bases):
+        return None
+    high = max(entry.run_max_ts for entry in index.entries)
+    segment = Segment(
+        path.stem, "arrows", min(bases), index.end, 0, 0, 0, topic.row.schema_version, NO_TS, NO_TS, high,
+        index.entries[-1].appended_at,
+    )  # fmt: skip
+    return Candidate(segment, "stream", False)
 
 
 def _version_of(wreck: Wreck, schemas: dict[int, pa.Schema | None]) -> int | None:

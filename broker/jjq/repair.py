@@ -29,6 +29,7 @@ from jjq.log.check import check_active, check_segment
 from jjq.log.format import NO_TS
 from jjq.log.reader import LOST
 from jjq.log.salvage import Piece, Wreck, read_index, runs
+from jjq.log.sealed import file_crc
 from jjq.log.stream import stream_paths
 from jjq.model import Segment
 from jjq.rebuild import Rebuild, lost_segment
@@ -267,6 +268,7 @@ class Repair:
                 topicfile.write(self._store.path, self._catalog, topic)
         self._cursors()
         self._garbage()
+        self._replaced()
         for path in Known(self._store).unknown():
             self._quarantine.take(path, "nobody names it")
 
@@ -410,6 +412,35 @@ class Repair:
         wrong = [path for path in self._catalog.garbage() if in_use(self._catalog, path)]
         if wrong:
             self._catalog.drop_garbage(wrong)
+
+    def _replaced(self) -> None:
+        """What is left of damaged files whose place others have taken, by a repair that died then: by their names they
+        could be leftovers of maintenance, which removes those."""
+        for topic in layout.topic_directories(self._store.path):
+            for directory in layout.partition_directories(topic):
+                for path in sorted(directory.iterdir()):
+                    relative = str(path.relative_to(self._store.path))
+                    if (
+                        not in_use(self._catalog, relative)
+                        and not self._catalog.is_garbage(relative)
+                        and _is_rest(path)
+                    ):
+                        for each in (path.with_suffix(".arrow"), path):
+                            self._quarantine.take(each, "it is damaged, and others have taken its place")
+
+
+def _is_rest(path: Path) -> bool:
+    """Whether a file is an index without its data, or the sidecar of a sealed file that is damaged or gone."""
+    file = layout.segment_file(path.name)
+    if file is None or path.name.endswith(layout.UNFINISHED):
+        return False
+    if file.suffix == ".index":
+        return not path.with_suffix(".arrows").exists()
+    sidecar = layout.read_sidecar(layout.read_json(path)) if file.suffix == ".json" else None
+    if sidecar is None:
+        return False
+    sealed = path.with_suffix(".arrow")
+    return not sealed.exists() or file_crc(sealed) != (sidecar.segment.length, sidecar.segment.crc)
 
 
 class _Reading:

@@ -58,7 +58,10 @@ class Feed:
     def __init__(self, topic: Topic, places: Mapping[int, Place], columns: Sequence[str] | None = None) -> None:
         self._topic, self._columns = topic, columns
         self._windows = {partition: _Window(partition, *place) for partition, place in sorted(places.items())}
-        self._turn = 0  # the partition that is asked first; it moves on with each take, so that none is starved
+        self._order = list(self._windows)
+        # Who is asked first; it moves on with each take, so that none is starved. It begins where it would be had one feed
+        # taken all there was before, so that consumers who come for one record each starve none either.
+        self._turn = sum(window.position for window in self._windows.values()) % max(1, len(self._order))
         low, high = _WINDOW_BYTES
         self._bytes = max(low, min(high, _BUDGET_BYTES // max(1, len(self._windows))))
 
@@ -96,12 +99,13 @@ class Feed:
 
     def waiting(self) -> int | None:
         """The partition whose turn it is among those that have a record, None when all are read to their ends."""
-        count = len(self._windows)
-        for step in range(count):
-            partition = (self._turn + step) % count
-            if self.has(partition):
-                return partition
-        return None
+        return next((partition for partition in self._in_turn() if self.has(partition)), None)
+
+    def _in_turn(self) -> list[int]:
+        return self._order[self._turn :] + self._order[: self._turn]
+
+    def _after(self, partition: int) -> None:
+        self._turn = (self._order.index(partition) + 1) % len(self._order)
 
     def has(self, partition: int) -> bool:
         window = self._windows[partition]
@@ -115,14 +119,12 @@ class Feed:
         window = self._windows[partition]
         record = window.ready.popleft()
         window.position = record.offset + 1
-        self._turn = (partition + 1) % len(self._windows)
+        self._after(partition)
         return record
 
     def take_many(self, most: int) -> list[Record]:
         """Up to `most` records, of each partition an even share as long as it has them, in order within each."""
-        count = len(self._windows)
-        order = [(self._turn + step) % count for step in range(count)]
-        live = [partition for partition in order if self.has(partition)]
+        live = [partition for partition in self._in_turn() if self.has(partition)]
         taken: list[Record] = []
         while live and len(taken) < most:
             share = -(-(most - len(taken)) // len(live))
@@ -143,7 +145,7 @@ class Feed:
             part = min(count, len(window.ready))
             taken += [window.ready.popleft() for _ in range(part)]
             window.position = taken[-1].offset + 1
-            self._turn = (partition + 1) % len(self._windows)
+            self._after(partition)
             count -= part
         return not count
 

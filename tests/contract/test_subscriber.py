@@ -290,6 +290,21 @@ def test_one_record_at_a_time_no_partition_starves(store: jjq.Store) -> None:
     assert [subscriber.poll(1)[0].partition for _ in range(12)] == [0, 1, 2] * 4
 
 
+def test_consumers_that_come_for_one_record_each_starve_no_partition(store: jjq.Store) -> None:
+    topic = store.create_topic("t", partitions=3)
+    for partition in range(3):
+        topic.push_many([b"x"] * 4, partition=partition)
+    store.create_subscriber("t", "s")
+    taken = []
+    for _ in range(12):
+        with store.subscriber("s") as subscriber:
+            shown = subscriber.peek()
+        with store.subscriber("s") as subscriber:
+            assert subscriber.pop() == shown
+        taken.append(shown.partition)
+    assert taken == [0, 1, 2] * 4
+
+
 @pytest.mark.parametrize("count", [0, -1, 1.5, True, "3", None])
 def test_a_bad_number_of_records_is_refused(store: jjq.Store, topic: jjq.Topic, count: object) -> None:
     with pytest.raises(jjq.InvalidArgument, match="max_records must be a whole number"):

@@ -77,7 +77,13 @@ def store_path(arguments: argparse.Namespace) -> Path:
 
 
 def open_store(arguments: argparse.Namespace, *, create: bool = False) -> jjq.Store:
-    return jjq.open(store_path(arguments), create=create)
+    path = store_path(arguments)
+    try:
+        return jjq.open(path, create=create)
+    except jjq.StoreNotFound as error:
+        raise jjq.StoreNotFound(
+            f"there is no store at {path.absolute()}; name it with --store or JJQ_STORE, or make one with `jjq topic create`"
+        ) from error
 
 
 def confirm(arguments: argparse.Namespace, question: str) -> None:

@@ -1,4 +1,4 @@
-"""`jjq verify` and `jjq maintain`"""
+"""`jjq verify`, `jjq repair` and `jjq maintain`"""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ def add_commands(commands: Commands) -> None:
     parser.add_argument(
         "--sample", type=typed(_share), metavar="SHARE", help="read only this share of the closed files, such as 10%%"
     )
+
+    add_command(
+        commands, "repair", _repair,
+        "keep what is whole, take what is damaged out of the way, make the catalog again if need be; deletes nothing",
+        "  jjq repair --store /srv/jjq",
+    )  # fmt: skip
 
     add_command(
         commands, "maintain", _maintain, "do what is due: roll and compact segments, apply retention, remove leftovers",
@@ -47,6 +53,18 @@ def _verify(arguments: argparse.Namespace) -> int:
     else:
         print(report)
     return 0 if report.ok else DAMAGE
+
+
+def _repair(arguments: argparse.Namespace) -> int:
+    from jjq.repair import repair
+
+    with Progress("repair", quiet=arguments.json) as progress:
+        report = repair(store_path(arguments), progress.report)
+    if arguments.json:
+        output.document(report.to_dict())
+    else:
+        print(report)
+    return DAMAGE if report.lost else 0
 
 
 def _maintain(arguments: argparse.Namespace) -> int:

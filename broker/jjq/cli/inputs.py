@@ -251,11 +251,12 @@ def _readable_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:
-    """A JSON value as pyarrow takes it for a type: times are text there, and a map is an object."""
+    """A JSON value as pyarrow takes it for a type: times are text there, and a map is an object or a list of pairs."""
     if value is None:
         return None
-    if pa.types.is_map(kind) and isinstance(value, dict):
-        return [(key, _plain(each, kind.item_type)) for key, each in value.items()]
+    if pa.types.is_map(kind) and (isinstance(value, dict) or (isinstance(value, list) and all(map(_is_pair, value)))):
+        entries = value.items() if isinstance(value, dict) else value
+        return [(key, _plain(each, kind.item_type)) for key, each in entries]
     if pa.types.is_list(kind) and isinstance(value, list):
         return [_plain(each, kind.value_type) for each in value]
     if pa.types.is_struct(kind) and isinstance(value, dict):
@@ -270,6 +271,10 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_floating(kind) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     return value
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2
 
 
 def read_csv(

@@ -41,20 +41,24 @@ class Progress:
         if self._on and now - self._shown_at >= _EVERY_S:
             self._shown_at = now
             width = shutil.get_terminal_size().columns
-            print("\r\033[K" + self.line(done, rows)[: width - 1], end="", file=sys.stderr, flush=True)
+            print(
+                "\r\033[K" + self.line(done, rows, max(self.seconds, 1e-9))[: width - 1],
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
 
-    def line(self, done: int, rows: int | None) -> str:
-        spent = max(self.seconds, 1e-9)
+    def line(self, done: int, rows: int | None, spent_s: float) -> str:
         parts = [self.what]
         if self.total:
             part = min(1.0, done / self.total)
             filled = round(part * _BAR)
             parts.append(f"{part:4.0%} [{'#' * filled}{'.' * (_BAR - filled)}]")
-        parts.append(f"{size(done)}, {size(done / spent)}/s")
+        parts.append(f"{size(done)}, {size(done / spent_s)}/s")
         if rows is not None:
-            parts.append(f"{rows:,} rows, {rows / spent:,.0f}/s")
+            parts.append(f"{rows:,} rows, {rows / spent_s:,.0f}/s")
         if self.total and 0 < done < self.total:
-            parts.append(f"{span(spent * (self.total - done) / done)} left")
+            parts.append(f"{span(spent_s * (self.total - done) / done)} left")
         return "  ".join(parts)
 
     def report(self, done: int, total: int, what: str) -> None:

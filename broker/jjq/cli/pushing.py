@@ -126,11 +126,11 @@ def _push_as_it_comes(
             records += len(table)
             progress.show(source.read, records)
     except KeyboardInterrupt:
-        print(f"jjq: stopped; {records:,} records were pushed", file=sys.stderr)
+        print(f"jjq: stopped; {output.count(records, 'record')} went in", file=sys.stderr)
         raise
     except JjqError as error:
         if records:
-            error.message += f"; the {records:,} records before were pushed"
+            error.message += f"; before that, {output.count(records, 'record')} went in"
         raise
     return _result(topic, records, source, partitions, duplicate=False)
 

@@ -1,0 +1,72 @@
+"""The installed `jjq` command, run as a person or a script would."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jjq
+
+COMMAND = Path(sys.executable).with_name("jjq")
+
+
+@dataclass
+class Cli:
+    """Runs commands on one store, in a directory of its own."""
+
+    directory: Path
+    store: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def start(self, *arguments: str | Path, **options: Any) -> subprocess.Popen[bytes]:
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        return subprocess.Popen(
+            [COMMAND, *map(str, arguments)], cwd=self.directory, env=self.environment, **(streams | options)
+        )
+
+    def run(self, *arguments: str | Path, stdin: bytes | str = b"", code: int = 0) -> subprocess.CompletedProcess[str]:
+        """The finished command, whose exit code must be `code`."""
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        done = subprocess.run(
+            [COMMAND, *map(str, arguments)], cwd=self.directory, env=self.environment, input=data, capture_output=True
+        )
+        out, err = done.stdout.decode(), done.stderr.decode()
+        assert done.returncode == code, f"jjq {' '.join(map(str, arguments))} -> {done.returncode}\n{out}\n{err}"
+        assert "Traceback" not in err
+        if code == 0:
+            assert err == ""
+        return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+
+    def text(self, *arguments: str | Path, **options: Any) -> str:
+        return self.run(*arguments, **options).stdout
+
+    def json(self, *arguments: str | Path, **options: Any) -> Any:
+        """The one JSON document that the command prints with --json."""
+        return json.loads(self.run(*arguments, "--json", **options).stdout)
+
+    def lines(self, *arguments: str | Path, **options: Any) -> list[Any]:
+        """The JSON documents, one a line, that the command prints with --json."""
+        return [json.loads(line) for line in self.run(*arguments, "--json", **options).stdout.splitlines()]
+
+    def error(self, *arguments: str | Path, code: int = 1, **options: Any) -> str:
+        """What a command that fails says: one or two lines, and nothing on the standard output."""
+        done = self.run(*arguments, code=code, **options)
+        assert done.stdout == ""
+        assert 1 <= len(done.stderr.splitlines()) <= 2
+        assert done.stderr.startswith("jjq")
+        return done.stderr
+
+    def open(self) -> jjq.Store:
+        return jjq.open(self.store)
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    store = tmp_path / "store"
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "COVERAGE_PROCESS_START") if name in os.environ}
+    return Cli(tmp_path, store, {**kept, "JJQ_STORE": str(store), "PYTHONWARNINGS": "error"})

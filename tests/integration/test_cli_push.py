@@ -1,0 +1,360 @@
+"""`jjq push`: what goes in comes out, whatever the format; and what cannot go in."""
+
+import datetime as dt
+import json
+import os
+import pty
+import select
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import csv, parquet
+
+from jjq.staging import partition_of
+from tests.integration.conftest import Cli
+
+SCHEMA = pa.schema(
+    [
+        ("s", pa.string()), ("b", pa.binary()), ("t", pa.bool_()), ("i", pa.int32()), ("l", pa.int64()), ("d", pa.float64()),
+        ("day", pa.date32()), ("at", pa.timestamp("us", "UTC")), ("wall", pa.timestamp("us")), ("took", pa.duration("us")),
+        ("n", pa.decimal128(10, 2)), ("list", pa.list_(pa.date32())), ("map", pa.map_(pa.string(), pa.int64())),
+        ("struct", pa.struct([("x", pa.int32()), ("when", pa.timestamp("us", "UTC"))])),
+    ]
+)  # fmt: skip
+NOON = dt.datetime(2013, 1, 1, 12, 0, 0, 123456, dt.UTC)
+ROWS: list[dict[str, Any]] = [
+    {
+        "s": 'text, with "quotes"\nand a line', "b": b"bytes", "t": True, "i": -5, "l": (1 << 53) + 1, "d": 1.5,
+        "day": dt.date(2013, 1, 1), "at": NOON, "wall": NOON.replace(tzinfo=None), "took": dt.timedelta(seconds=90),
+        "n": Decimal("1.20"), "list": [dt.date(2013, 1, 2), None], "map": [("a", 1), ("b", None)],
+        "struct": {"x": 1, "when": NOON},
+    },
+    dict.fromkeys(SCHEMA.names),
+    {**dict.fromkeys(SCHEMA.names), "s": "", "b": b"", "list": [], "map": [], "struct": {"x": None, "when": None}},
+]  # fmt: skip
+COLUMNS = [
+    part
+    for column in (
+        "s:string", "b:binary", "t:bool", "i:int32", "l:int64", "d:double", "day:date", "at:timestamp",
+        "wall:timestamp_ntz", "took:duration", "n:decimal(10,2)", "list:list<date>", "map:map<string,int64>",
+        "struct:struct<x:int32,when:timestamp>",
+    )
+    for part in ("--column", column)
+]  # fmt: skip
+FLAT = [name for name in SCHEMA.names if name not in ("list", "map", "struct")]
+
+
+def records(cli: Cli, topic: str) -> list[dict[str, Any]]:
+    with cli.open() as store:
+        rows: list[dict[str, Any]] = store.topic(topic).read().read_all().to_pylist()
+        return rows
+
+
+def values(cli: Cli, topic: str) -> list[bytes]:
+    return [row["value"] for row in records(cli, topic)]
+
+
+# --- lines -----------------------------------------------------------------------------------------------------------
+
+
+def test_lines_go_in_and_come_out_to_the_byte(cli: Cli) -> None:
+    cli.run("topic", "create", "t")
+    data = b"plain\n\n  spaces \r\ntab\t\xff\xfe\x00not text\n" + b"x" * 100_000 + b"\nno end"
+    (cli.directory / "in").write_bytes(data)
+    result = cli.json("push", "t", cli.directory / "in")
+    assert result["partitions"] == {"0": {"records": 6, "first": 0, "last": 5}}
+    assert (result["topic"], result["records"], result["bytes"], result["duplicate"]) == ("t", 6, len(data), False)
+    assert values(cli, "t") == data.split(b"\n")
+    with cli.start("tail", "t", "--start", "earliest") as process:
+        out, _ = process.communicate()
+    assert out == data + b"\n"
+
+
+def test_the_standard_input_is_pushed_as_it_comes(cli: Cli) -> None:
+    cli.run("topic", "create", "t")
+    with cli.open() as store, store.create_subscriber("t") as subscriber, cli.start("push", "t") as process:
+        for value in (b"one", b"two"):
+            process.stdin.write(value + b"\n")
+            process.stdin.flush()
+            assert subscriber.pop(timeout=60).value == value
+        process.stdin.write(b"half a li")
+        process.stdin.flush()
+        process.stdin.write(b"ne")
+        out, err = process.communicate()
+        assert (process.returncode, err) == (0, b"")
+        assert out.startswith(b"3 records pushed to t")
+        assert subscriber.pop().value == b"half a line"
+
+
+def test_nothing_at_all_is_pushed_quietly(cli: Cli) -> None:
+    cli.run("topic", "create", "t")
+    for format_ in ("lines", "json"):
+        assert cli.json("push", "t", "--format", format_)["records"] == 0
+    assert cli.json("push", "t", "-", "--atomic")["records"] == 0
+
+
+def test_a_file_of_many_blocks_keeps_its_order_and_takes_turns_among_partitions(cli: Cli) -> None:
+    cli.run("topic", "create", "t", "--partitions", "2", "--sync", "none")
+    (cli.directory / "in").write_bytes(b"".join(b"%d\n" % i for i in range(100_000)))
+    result = cli.json("push", "t", "in", "--batch-bytes", "64k")
+    assert result["records"] == sum(each["records"] for each in result["partitions"].values()) == 100_000
+    with cli.open() as store:
+        for partition in range(2):
+            table = store.topic("t").read(partitions=[partition]).read_all()
+            found = [int(value) for value in table.column("value").to_pylist()]
+            assert found == sorted(found)
+            assert len(found) == result["partitions"][str(partition)]["records"] > 1000
+
+
+# --- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def test_json_documents_are_kept_as_they_are_where_there_is_no_schema(cli: Cli) -> None:
+    cli.run("topic", "create", "t", "--partitions", "4")
+    lines = ['{"user": "ann",  "n": 1.50}', "", '{"user": 7}', '{"user": null, "é": "\\u00e9"}', '  {"user": "ann"}']
+    cli.run("push", "t", "--format", "json", "--key", "user", stdin="\n".join(lines))
+    with cli.open() as store:
+        rows = store.topic("t").read(metadata=["_key", "_partition"]).read_all().to_pylist()
+    assert sorted((row["_key"] or b"", row["value"].decode()) for row in rows) == sorted(
+        [(b"ann", lines[0]), (b"7", lines[2]), (b"", lines[3]), (b"ann", lines[4])]
+    )
+    for row in rows:
+        if row["_key"] is not None:
+            assert row["_partition"] == partition_of(row["_key"], 4)
+
+
+def test_json_objects_fill_the_columns_of_every_type_and_come_out_again(cli: Cli) -> None:
+    cli.run("topic", "create", "t", *COLUMNS)
+    cli.run("topic", "create", "copy", *COLUMNS)
+    with cli.open() as store:
+        store.topic("t").push_many(ROWS)
+    lines = cli.text("tail", "t")
+    assert json.loads(lines.splitlines()[0])["at"] == "2013-01-01T12:00:00.123456Z"
+    cli.run("push", "copy", "--format", "json", stdin=lines)
+    assert records(cli, "copy") == records(cli, "t")
+
+
+def test_json_without_maps_takes_the_fast_way_to_the_same_rows(cli: Cli) -> None:
+    columns = [part for column in COLUMNS[1::2] if "map" not in column for part in ("--column", column)]
+    cli.run("topic", "create", "t", *columns)
+    cli.run("topic", "create", "copy", *columns)
+    rows = [{name: value for name, value in row.items() if name != "map"} for row in ROWS]
+    with cli.open() as store:
+        store.topic("t").push_many(rows * 500)
+    cli.run("push", "copy", "--format", "json", "--batch-bytes", "20k", stdin=cli.text("tail", "t", "--start", "0"))
+    assert records(cli, "copy") == records(cli, "t") == rows * 500
+
+
+# --- CSV and Parquet -------------------------------------------------------------------------------------------------
+
+
+def flat_table() -> pa.Table:
+    return pa.Table.from_pylist([{name: row[name] for name in FLAT} for row in ROWS], SCHEMA).select(FLAT)
+
+
+def make_flat(cli: Cli, topic: str) -> None:
+    columns = [part for column in COLUMNS[1::2] if column.partition(":")[0] in FLAT for part in ("--column", column)]
+    cli.run("topic", "create", topic, *columns)
+
+
+def test_csv_goes_in_by_the_names_of_its_columns(cli: Cli) -> None:
+    make_flat(cli, "t")
+    table = flat_table().set_column(FLAT.index("took"), "took", flat_table().column("took").cast(pa.int64()))
+    csv.write_csv(table.select(list(reversed(FLAT))), cli.directory / "in.csv")
+    cli.run("push", "t", "in.csv", "--null", "")
+    assert records(cli, "t") == flat_table().to_pylist()
+
+
+def test_text_is_empty_and_not_null_unless_null_is_said(cli: Cli) -> None:
+    cli.run("topic", "create", "t", "--column", "s:string", "--column", "i:int32")
+    cli.run("push", "t", "--format", "csv", stdin="s,i\nNA,NA\n,\n")
+    cli.run("push", "t", "--format", "csv", "--null", "NA", "--null", "-", stdin='s,i\nNA,-\n"NA",1\n')
+    assert records(cli, "t") == [
+        {"s": "NA", "i": None}, {"s": "", "i": None}, {"s": None, "i": None}, {"s": "NA", "i": 1},
+    ]  # fmt: skip
+
+
+def test_csv_with_other_delimiters_and_without_a_header(cli: Cli) -> None:
+    cli.run("topic", "create", "t", "--column", "s:string", "--column", "i:int32")
+    (cli.directory / "in.tsv").write_text("i\ts\n1\ta\n")
+    cli.run("push", "t", "in.tsv")
+    cli.run("push", "t", "--format", "csv", "--delimiter", ";", "--no-header", stdin='"b;c";2\n')
+    assert records(cli, "t") == [{"s": "a", "i": 1}, {"s": "b;c", "i": 2}]
+
+
+def test_csv_of_values_and_keys_fills_a_topic_without_a_schema(cli: Cli) -> None:
+    cli.run("topic", "create", "t")
+    cli.run("push", "t", "--format", "csv", stdin="value,key\n1,a\ntwo,b\n")
+    assert [(row["value"], row["_key"]) for row in records(cli, "t")] == [(b"1", b"a"), (b"two", b"b")]
+
+
+@pytest.mark.parametrize("way", ["file", "standard input"])
+def test_parquet_goes_in_and_keys_choose_the_partition(cli: Cli, way: str) -> None:
+    cli.run("topic", "create", "t", "--partitions", "3", *COLUMNS)
+    table = pa.Table.from_pylist(ROWS, SCHEMA)
+    parquet.write_table(table, cli.directory / "in.parquet", row_group_size=2)
+    if way == "file":
+        cli.run("push", "t", "in.parquet", "--key", "s")
+    else:
+        with (
+            (cli.directory / "in.parquet").open("rb") as stream,
+            cli.start("push", "t", "--format", "parquet", "--key", "s", stdin=stream) as process,
+        ):
+            assert process.wait() == 0
+    with cli.open() as store:
+        found = store.topic("t").read(metadata=["_key", "_partition"]).read_all().to_pylist()
+    assert len(found) == len(ROWS)
+    for row in found:
+        key = row.pop("_key")
+        partition = row.pop("_partition")
+        assert row in ROWS
+        assert key == (None if row["s"] is None else row["s"].encode())
+        assert key is None or partition == partition_of(key, 3)
+
+
+def test_a_large_parquet_file_is_read_in_pieces(cli: Cli) -> None:
+    cli.run("topic", "create", "t", "--column", "i:int64", "--sync", "none")
+    parquet.write_table(pa.table({"i": range(300_000)}), cli.directory / "in.parquet")
+    assert cli.json("push", "t", "in.parquet", "--batch-bytes", "100k")["records"] == 300_000
+    assert [row["i"] for row in records(cli, "t")] == list(range(300_000))
+
+
+def test_a_column_gives_the_records_their_time(cli: Cli) -> None:
+    cli.run("topic", "create", "t", "--column", "at:timestamp", "--timestamps", "producer")
+    line = '{"at": "2013-01-01T12:00:00Z"}\n'
+    cli.run("push", "t", "--format", "json", "--timestamp", "at", stdin=line)
+    cli.run("push", "t", "--format", "json", "--timestamp", "at", "--atomic", stdin=line)
+    assert [each["timestamp"] for each in cli.lines("tail", "t")] == ["2013-01-01T12:00:00.000000Z"] * 2
+    assert "no column of" in cli.error("push", "t", "--format", "json", "--timestamp", "when", stdin=line, code=2)
+
+
+# --- all or nothing, and once ----------------------------------------------------------------------------------------
+
+
+def test_what_was_pushed_before_a_bad_line_is_told_and_atomic_pushes_all_or_nothing(cli: Cli) -> None:
+    cli.run("topic", "create", "t", "--column", "i:int32")
+    lines = "".join(f'{{"i": {i}}}\n' for i in range(10_000)) + '{"i": "many"}\n'
+    (cli.directory / "in.jsonl").write_text(lines)
+    said = cli.error("push", "t", "in.jsonl", "--atomic")
+    assert "in.jsonl, line 10001: column 'i' takes int32" in said
+    assert records(cli, "t") == []
+    said = cli.error("push", "t", "in.jsonl", "--batch-bytes", "16k")
+    pushed = len(records(cli, "t"))
+    assert 0 < pushed < 10_001
+    assert f"before that, {pushed:,} records went in" in said
+
+
+def test_a_batch_of_a_writer_is_pushed_once(cli: Cli) -> None:
+    cli.run("topic", "create", "t", "--partitions", "2")
+    batch = ("push", "t", "--writer", "loader", "--batch", "3")
+    first = cli.json(*batch, stdin="a\nb\n")
+    again = cli.json(*batch, stdin="a\nb\n")
+    assert (first["records"], first["duplicate"], again["records"], again["duplicate"]) == (2, False, 0, True)
+    assert again["partitions"] == first["partitions"]
+    assert "was pushed before" in cli.text(*batch, stdin="a\nb\n")
+    assert "jjq writer reset" in cli.error("push", "t", "--writer", "loader", "--batch", "1", stdin="c\n")
+    assert values(cli, "t") == [b"a", b"b"]
+
+
+# --- what cannot go in -----------------------------------------------------------------------------------------------
+
+RAW_CASES: dict[str, tuple[list[str], bytes, int, str]] = {
+    "no such topic": (["raww"], b"", 1, "did you mean 'raw'"),
+    "no such file": (["raw", "nothing.csv"], b"", 1, "No such file"),
+    "a directory": (["raw", "."], b"", 1, "it is a directory"),
+    "no such format": (["raw", "--format", "xml"], b"", 2, "invalid choice"),
+    "no such partition": (["raw", "--partition", "9"], b"x\n", 2, "partitions 0 to 0"),
+    "a key of lines": (["raw", "--key", "k"], b"x\n", 2, "lines have no columns"),
+    "not JSON": (["raw", "--format", "json"], b'{"a": 1}\n\n{"a": \n', 1, "standard input, line 3 is not JSON"),
+    "JSON that is not UTF-8": (["raw", "--format", "json"], b'"\xff"\n', 1, "line 1 is not JSON"),
+    "a key that is missing": (
+        ["raw", "--format", "json", "--key", "k"],
+        b'{"k":1}\n{}\n',
+        1,
+        "line 2 has no field 'k'",
+    ),
+    "a key that is no text": (["raw", "--format", "json", "--key", "k"], b'{"k":[]}\n', 1, "cannot be a key"),
+    "CSV with columns": (["raw", "--format", "csv"], b"a,b\n1,2\n", 1, "has no schema: give it a column `value`"),
+    "an empty CSV": (["raw", "--format", "csv"], b"", 1, "Empty CSV file"),
+    "Parquet from a pipe": (["raw", "--format", "parquet"], b"", 2, "cannot come from a pipe"),
+    "a writer without a batch": (["raw", "--writer", "w"], b"x\n", 2, "go together"),
+    "a bad writer": (["raw", "--writer", "../w", "--batch", "1"], b"x\n", 2, "cannot name a writer"),
+    "a bad size": (["raw", "--batch-bytes", "lots"], b"x\n", 2, "is no size"),
+    "a line that is too long": (["raw"], b"x" * 5000 + b"\n", 1, "5,000 bytes, the topic takes up to 4,096"),
+    "a time that the broker gives": (["raw", "--timestamp", "at"], b"x\n", 2, "is no column"),
+}
+COLUMN_CASES: dict[str, tuple[list[str], bytes, int, str]] = {
+    "lines": (["cols"], b"x\n", 2, "use --format json, csv or parquet"),
+    "JSON that is no object": (["cols", "--format", "json"], b"[1]\n", 1, "line 1 is no object of the topic's columns"),
+    "an unknown field": (["cols", "--format", "json"], b'{"i": 1, "jj": 2}\n', 1, "no column 'jj'"),
+    "a field of another type": (["cols", "--format", "json"], b'{"i": 1}\n{"i": "x"}\n', 1, "line 2: column 'i'"),
+    "a number that does not fit": (["cols", "--format", "json"], b'{"i": 3000000000}\n', 1, "line 1: column 'i'"),
+    "a date that is none": (["cols", "--format", "json"], b'{"day": "someday"}\n', 1, "column 'day'"),
+    "a key that is no column": (["cols", "--format", "json", "--key", "k"], b'{"i": 1}\n', 2, "no column of the data"),
+    "a CSV value of another type": (["cols", "--format", "csv"], b"i\n1\nx\n", 1, "Row #3"),
+    "a CSV row that is short": (["cols", "--format", "csv"], b"i,day\n1\n", 1, "Row #2: Expected 2 columns, got 1"),
+    "an unknown CSV column": (["cols", "--format", "csv"], b"i,jj\n1,2\n", 1, "no column 'jj'"),
+    "a CSV column twice": (["cols", "--format", "csv"], b"i,i\n1,2\n", 1, "same name"),
+    "a bad delimiter": (["cols", "--format", "csv", "--delimiter", "::"], b"i\n1\n", 2, "one character"),
+    "a file that is no Parquet": (["cols", "in.csv", "--format", "parquet"], b"", 1, "in.csv"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "stdin", "code", "says"), RAW_CASES.values(), ids=RAW_CASES.keys())
+def test_what_cannot_go_into_a_topic_of_plain_values(
+    cli: Cli, arguments: list[str], stdin: bytes, code: int, says: str
+) -> None:
+    with cli.open() as store:
+        store.create_topic("raw", max_record_bytes=4096)
+    assert says in cli.error("push", *arguments, stdin=stdin, code=code)
+    assert values(cli, "raw") == []
+
+
+@pytest.mark.parametrize(("arguments", "stdin", "code", "says"), COLUMN_CASES.values(), ids=COLUMN_CASES.keys())
+def test_what_cannot_go_into_a_topic_with_columns(
+    cli: Cli, arguments: list[str], stdin: bytes, code: int, says: str
+) -> None:
+    with cli.open() as store:
+        store.create_topic("cols", schema=pa.schema([("i", pa.int32()), ("day", pa.date32())]))
+    (cli.directory / "in.csv").write_text("i\n1\n")
+    assert says in cli.error("push", *arguments, stdin=stdin, code=code)
+    assert records(cli, "cols") == []
+
+
+def test_a_line_without_end_is_refused_before_it_fills_the_memory(cli: Cli) -> None:
+    with cli.open() as store:
+        store.create_topic("t", max_record_bytes=1 << 20)
+    said = cli.error("push", "t", stdin=b"short\n" + b"x" * (20 << 20))
+    assert (
+        "standard input, line 2: over 1,048,576 bytes and no end of the line yet; before that, 1 record went in" in said
+    )
+
+
+# --- a person at a terminal ------------------------------------------------------------------------------------------
+
+
+def test_a_terminal_shows_how_far_it_is_and_a_pipe_does_not(cli: Cli) -> None:
+    cli.run("topic", "create", "t", "--sync", "none")
+    path: Path = cli.directory / "in"
+    path.write_bytes(b"x" * 99 + b"\n" * 1 + (b"y" * 99 + b"\n") * 300_000)
+    terminal, theirs = pty.openpty()
+    with cli.start("push", "t", path, "--batch-bytes", "256k", stderr=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        while select.select([terminal], [], [], 60)[0]:
+            try:
+                shown += os.read(terminal, 65536)
+            except OSError:  # the other end is closed
+                break
+        out, _ = process.communicate()
+    os.close(terminal)
+    assert process.returncode == 0
+    assert out.startswith(b"300,001 records pushed to t")
+    last = shown.decode().split("\r")[-2]
+    assert "push t" in last
+    assert "rows" in last
+    assert "%" in last
+    assert shown.endswith(b"\r\x1b[K")

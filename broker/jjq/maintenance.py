@@ -189,6 +189,8 @@ class Maintenance:
                 self.report.expired_records += sum(each.rows for each in gone if each.kind != LOST)
                 self.report.expired_bytes += sum(each.length for each in gone)
         self.report.expired += count
+        if count:
+            self.write_topic_file(topic)
         return count
 
     # --- compacting --------------------------------------------------------------------------------------------------

@@ -9,14 +9,12 @@ whole; or when a process died between a commit's manifest and its transaction, w
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from uuid import uuid4
-
-import pyarrow as pa
 
 from jjq import files, layout, topicfile
+from jjq.candidates import Candidate, Topic, link_up, look_at_index, look_at_stream, lost_candidate, schema_of
 from jjq.catalog.base import Catalog, PartitionRow, Positions, TopicRow
 from jjq.catalog.restore import (
     Restored,
@@ -29,49 +27,18 @@ from jjq.catalog.restore import (
 )
 from jjq.clock import now_us
 from jjq.config import TopicConfig
-from jjq.errors import JjqError
-from jjq.log.format import BATCH, NO_TS, OPEN, stream_head
+from jjq.log.format import NO_TS, stream_head
 from jjq.log.reader import LOST
-from jjq.log.salvage import Wreck, read_index, runs
 from jjq.log.sealed import file_crc
-from jjq.log.stream import stream_paths
 from jjq.model import Segment, WriterInfo
 from jjq.reports import RepairReport
-from jjq.schema import RAW, SYSTEM_COLUMNS, SYSTEM_FIELDS, physical
+from jjq.schema import RAW, physical
 
 # A catalog that is lost may have begun lineages that nobody else knows of: one for each reboot since `topic.json` was
 # written. The next one's number must be none of theirs.
 LINEAGE_STEP = 1000
 _EVER = 1 << 62
 Place = tuple[str, int]  # topic id, partition
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A segment that may be part of a partition.
-
-    `source`: `stream`, `manifest`, `sidecar` or `catalog` (a row of an older catalog). `clean` when the file is what the
-    row says, as far as was looked; `open` for a stream file that was not closed, whole up to offset `whole_end`.
-    """
-
-    segment: Segment
-    source: str
-    clean: bool
-    open: bool = False
-    floor: int = NO_TS
-    whole_end: int = 0
-    replaces: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class Topic:
-    """What is known of a topic that has to be put back."""
-
-    row: TopicRow
-    schemas: dict[int, pa.Schema | None]
-    spans: dict[int, tuple[int, int]] = field(default_factory=dict)
-    lineages: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    stale: bool = False  # the spans are those of an older catalog
 
 
 class Rebuild:
@@ -171,7 +138,7 @@ class Rebuild:
         learned = []
         for directory in partitions:
             for path in sorted(directory.glob("*.arrow*")):
-                schema = _schema_of(path) if layout.segment_file(path.name) is not None else None
+                schema = schema_of(path) if layout.segment_file(path.name) is not None else None
                 # A schema only ever grows. What does not extend the last one known is a damaged head, not a schema.
                 if schema is None or stream_head(physical(schema)) in heads or list(schema)[: len(latest)] != latest:
                     continue
@@ -252,7 +219,17 @@ class Rebuild:
             if not claims.denies(linked):
                 claims.take(linked)
                 candidates.append(manifest)
-        taken = [each for each in reversed(candidates) if self._was_or_is_whole(each, claims)]
+        taken: list[layout.Manifest] = []
+        later: set[tuple[str, int]] = set()
+        for manifest in candidates:
+            batch = None if manifest.writer is None else manifest.writer[:2]
+            # A batch that was committed a second time was not committed the first time, unless something shows it: then
+            # its writer was reset in between.
+            if self._went_through(manifest, claims) or (batch not in later and self._is_complete(manifest)):
+                taken.append(manifest)
+                if batch is not None:
+                    later.add(batch)
+        taken.reverse()
         for manifest in taken:
             for placed in self._linked(manifest):
                 place = (placed.topic_id, placed.partition)
@@ -269,20 +246,24 @@ class Rebuild:
             if each.segment.kind == "arrow" and (each.topic_id, each.partition) in self._found
         ]
 
-    def _was_or_is_whole(self, manifest: layout.Manifest, claims: _Claims) -> bool:
-        """A commit counts when all its files are there, or when something shows that it went through: what comes after it
-        in a partition, a compaction of its files, a row in an older catalog."""
-        missing = False
+    def _went_through(self, manifest: layout.Manifest, claims: _Claims) -> bool:
+        """Whether something shows that a commit did: what comes after it in a partition, a compaction of its files, a row
+        in an older catalog."""
         for placed in self._linked(manifest):
             place, segment = (placed.topic_id, placed.partition), placed.segment
+            if segment.end <= self._start(place) or claims.beyond(place, segment.end):
+                return True
             for each in self._found[place]:
                 after = each.segment.base >= segment.end or segment.uuid in each.replaces
                 if after or each.segment.uuid == segment.uuid:
                     return True
-            if segment.end <= self._start(place) or claims.beyond(place, segment.end):
-                return True
-            missing = missing or not self._is_there(self._directory(place), segment)
-        return not missing
+        return False
+
+    def _is_complete(self, manifest: layout.Manifest) -> bool:
+        return all(
+            self._is_there(self._directory((each.topic_id, each.partition)), each.segment)
+            for each in self._linked(manifest)
+        )
 
     def _start(self, place: Place) -> int:
         span = self._topics[place[0]].spans.get(place[1])
@@ -304,7 +285,7 @@ class Rebuild:
         chain = link_up(found, start, lambda each: self._is_there(directory, each.segment))
         end = chain[-1].segment.end if chain else start
         if span is not None and span[1] > end:
-            chain.append(_lost(end, span[1]))
+            chain.append(lost_candidate(end, span[1]))
             end = span[1]
         active = None
         if chain and chain[-1].open:
@@ -362,9 +343,9 @@ class Rebuild:
                 continue
             writer_id, batch, query = manifest.writer
             known = writers.get(writer_id)
-            if known is not None and (batch in batches[writer_id] or manifest.at < known.updated_at):
+            if known is not None and manifest.at <= known.updated_at:
                 continue
-            if known is None or batch <= known.last_batch:  # new, or begun anew after a reset
+            if known is None or batch < known.last_batch:  # new, or begun anew after a reset
                 batches[writer_id] = {}
             writers[writer_id] = WriterInfo(writer_id, query, batch, manifest.at)
             batches[writer_id][batch] = manifest.positions
@@ -419,122 +400,3 @@ class _Claims:
             bisect.insort(
                 self._ranges.setdefault((each.topic_id, each.partition), []), (each.segment.base, each.segment.end)
             )
-
-
-def link_up(found: Sequence[Candidate], start: int, is_there: Callable[[Candidate], bool]) -> list[Candidate]:
-    """The candidates that follow each other from `start` on, the best at each place; what is missing becomes `lost`."""
-    by_base: dict[int, list[Candidate]] = {}
-    for each in found:
-        if each.segment.base >= start and each.segment.rows:
-            by_base.setdefault(each.segment.base, []).append(each)
-    bases = sorted(by_base)
-    chain: list[Candidate] = []
-    at = start
-    while True:
-        options = by_base.get(at)
-        if options is None:
-            following = bisect.bisect_left(bases, at)
-            if following == len(bases):
-                return chain
-            chain.append(_lost(at, bases[following]))
-            at = bases[following]
-            continue
-        chain.append(max(options, key=lambda each: _rank(each, is_there(each))))
-        at = chain[-1].segment.end
-
-
-def _rank(each: Candidate, there: bool) -> tuple[int, int]:
-    """A whole compaction before its inputs, those before a damaged one, and any file before none."""
-    if each.source == "sidecar":
-        quality = 3 if each.clean else 1 if there else 0
-    else:
-        quality = 2 if there else 0
-    return (2 * quality + each.clean, each.segment.end)
-
-
-def _lost(start: int, end: int) -> Candidate:
-    return Candidate(lost_segment(start, end, 0, NO_TS, 0), "lost", True)
-
-
-def lost_segment(start: int, end: int, version: int, prefix_max_ts: int, appended_at: int) -> Segment:
-    """A row that stands for records which could not be saved, so that no offset is given twice and none is skipped
-    silently."""
-    return Segment(uuid4().hex, LOST, start, end, 0, 0, 0, version, NO_TS, NO_TS, prefix_max_ts, appended_at)
-
-
-def look_at_stream(directory: Path, uuid: str, topic: Topic, partition: int) -> Candidate | None:
-    """What a stream file holds, by its index where that is whole, else by its messages; None when it holds nothing."""
-    path, index_path = stream_paths(directory, uuid)
-    wreck = Wreck(path)
-    version = _version_of(wreck, topic.schemas)
-    if version is None:
-        return None
-    index = read_index(index_path)
-    batches = [entry for entry in index.entries if entry.kind == BATCH and entry.end <= index.end]
-    opening = next((entry for entry in index.entries if entry.kind == OPEN), None)
-    floor = opening.max_ts if opening is not None else NO_TS
-    closing = index.closing
-    if index.whole and opening is not None and (closing is not None or index.end == opening.base):
-        if index.end <= opening.base or closing is None:
-            return None
-        low = min(entry.min_ts for entry in batches)
-        segment = Segment(
-            uuid, "arrows", opening.base, closing.base, closing.position, closing.file_crc, 0, version, low,
-            closing.run_max_ts, max(floor, closing.run_max_ts), closing.appended_at,
-        )  # fmt: skip
-        return Candidate(segment, "stream", len(wreck) >= segment.length, floor=floor)
-    pieces = wreck.stream_pieces(physical(topic.schemas[version]), bytes.fromhex(topic.row.id), partition)
-    bases = [opening.base] if opening is not None else []
-    bases += [entry.base for entry in batches] + [piece.base for piece in pieces]
-    end = max([index.end, *(piece.end for piece in pieces)]) if closing is None else index.end
-    if not bases or end <= min(bases):
-        return None
-    # The row of a file that was never closed is made by whoever copies what is whole in it.
-    appended_at = max([entry.appended_at for entry in batches] + [piece.appended_at for piece in pieces])
-    high = max((entry.run_max_ts for entry in batches), default=NO_TS)
-    segment = Segment(
-        uuid, "arrows", min(bases), end, 0, 0, 0, version, min((e.min_ts for e in batches), default=NO_TS), high,
-        max(floor, high), appended_at,
-    )  # fmt: skip
-    first = next(runs(pieces), [])
-    whole_end = first[-1].end if first and first[0].base == segment.base else segment.base
-    return Candidate(segment, "stream", index.whole, closing is None, floor, whole_end)
-
-
-def look_at_index(path: Path, topic: Topic) -> Candidate | None:
-    """What a stream file held that is gone: the offsets were given, whoever reads them should be told."""
-    index = read_index(path)
-    bases = [entry.base for entry in index.entries if entry.kind in (OPEN, BATCH)]
-    if not bases or index.end <= min(bases):
-        return None
-    high = max(entry.run_max_ts for entry in index.entries)
-    segment = Segment(
-        path.stem, "arrows", min(bases), index.end, 0, 0, 0, topic.row.schema_version, NO_TS, NO_TS, high,
-        index.entries[-1].appended_at,
-    )  # fmt: skip
-    return Candidate(segment, "stream", False)
-
-
-def _version_of(wreck: Wreck, schemas: dict[int, pa.Schema | None]) -> int | None:
-    """The version of the schema a file was written with, by its head, or where that is damaged by its messages."""
-    if not len(wreck):
-        return None
-    for version, schema in schemas.items():
-        head = stream_head(physical(schema))
-        if bytes(wreck.data[: len(head)]) == head:
-            return version
-    return next((version for version in sorted(schemas, reverse=True) if wreck.fits(physical(schemas[version]))), None)
-
-
-def _schema_of(path: Path) -> pa.Schema | None:
-    """The topic's columns by the head of a file, None where that is not one of ours."""
-    try:
-        with path.open("rb") as file:
-            if path.suffix == ".arrow":
-                file.seek(8)
-            found = pa.ipc.read_schema(file)
-    except (OSError, pa.ArrowException, JjqError):
-        return None
-    if len(found) <= SYSTEM_COLUMNS or tuple(found)[:SYSTEM_COLUMNS] != SYSTEM_FIELDS:
-        return None
-    return pa.schema(list(found)[SYSTEM_COLUMNS:])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from jjq import files, layout, topicfile
+from jjq.candidates import lost_segment
 from jjq.catalog.base import Catalog, PartitionRow, TopicRow
 from jjq.catalog.restore import replace_active, replace_segment
 from jjq.catalog.sqlite import SqliteDriver, migrations
@@ -32,7 +34,7 @@ from jjq.log.salvage import Piece, Wreck, read_index, runs
 from jjq.log.sealed import file_crc
 from jjq.log.stream import stream_paths
 from jjq.model import Segment
-from jjq.rebuild import Rebuild, lost_segment
+from jjq.rebuild import Rebuild
 from jjq.reports import LostRange, Progress, RepairReport, no_progress
 from jjq.store import FORMAT, Store
 from jjq.topic import Facts
@@ -111,6 +113,8 @@ def _repair_identity(root: Path, quarantine: Quarantine, report: RepairReport) -
     path = root / "jjq.json"
     body = layout.read_json(path)
     if body is not None and isinstance(body.get("format"), int) and isinstance(body.get("id"), str):
+        if body["format"] > FORMAT:
+            raise StoreFormat(f"{root} has store format {body['format']}, this jjq knows up to {FORMAT}; upgrade jjq")
         return
     quarantine.take(path, "it cannot be read")
     layout.write_json(path, {"format": FORMAT, "id": uuid4().hex, "created_at": now_us()})
@@ -215,15 +219,22 @@ def _rebuild(root: Path, reason: str, sound: Catalog | None, quarantine: Quarant
         quarantine.take(root / name, f"the catalog was made again: {reason}")
     files.replace(rebuilt, root / layout.CATALOG_FILES[0])
     files.sync_dir(root)
+    for path in sorted(root.glob(f"{layout.REBUILT}*")):
+        files.unlink(path)
 
 
 def _open_backup(root: Path) -> Catalog | None:
-    """The backup that maintenance made, None where there is none or it is damaged too."""
+    """A copy of the backup that maintenance made, as this version would have it; None where there is none or it is
+    damaged too."""
     path = root / layout.BACKUP
     if not path.exists():
         return None
-    catalog = Catalog(SqliteDriver(path, root / "catalog.lock", read_only=True))
+    copy = root / f"{layout.REBUILT}-backup"
+    shutil.copyfile(path, copy)
+    driver = SqliteDriver(copy, root / "catalog.lock")
+    catalog = Catalog(driver)
     try:
+        driver.migrate()
         if not catalog.problems():
             for topic in catalog.topics():
                 catalog.partitions(topic.id)

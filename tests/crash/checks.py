@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,11 @@ METADATA = ("_offset", "_key")
 Rows = list[tuple[Any, ...]]  # (offset, key, column values ...)
 Partition = tuple[int, Rows]  # first offset and the rows from there
 State = dict[str, Any]
+
+
+def open_alone(path: Path) -> jjq.Store:
+    """A store without maintenance in the background, so that the same operations come in the same order."""
+    return jjq.open(path, maintenance=False)
 
 
 def rows_of(topic: jjq.Topic, partition: int) -> Partition:

@@ -218,8 +218,11 @@ class _Directory:
     catalogs: list[bytes] = field(default_factory=list)  # the last durable one, then those that are not
 
 
-def after_power_cut(events: list[Event], chance: Chance, target: Path) -> None:
-    """Makes in `target` what a power cut after these events leaves of the recorded root."""
+Tree = dict[str, bytes | None]  # by path below the root: a file's content, None for a directory
+
+
+def after_power_cut(events: list[Event], chance: Chance) -> Tree:
+    """What a power cut after these events leaves below the recorded root."""
     nodes: dict[int, _File | _Directory] = {1: _Directory()}
     for event in events:
         node = nodes.get(event.inode)
@@ -241,7 +244,9 @@ def after_power_cut(events: list[Event], chance: Chance, target: Path) -> None:
         elif event.kind == "catalog":
             assert isinstance(node, _Directory)
             node.catalogs = [event.data] if event.durable else [*node.catalogs, event.data]
-    _make(nodes, 1, chance, target)
+    tree: Tree = {}
+    _collect(nodes, 1, chance, "", tree)
+    return tree
 
 
 def _entries(directory: _Directory, chance: Chance) -> dict[str, int]:
@@ -260,14 +265,22 @@ def _entries(directory: _Directory, chance: Chance) -> dict[str, int]:
     return entries
 
 
-def _make(nodes: dict[int, _File | _Directory], inode: int, chance: Chance, target: Path) -> None:
+def _collect(nodes: dict[int, _File | _Directory], inode: int, chance: Chance, path: str, tree: Tree) -> None:
     node = nodes[inode]
     if isinstance(node, _File):
-        target.write_bytes(chance.content(node.synced, node.writes))
+        tree[path] = chance.content(node.synced, node.writes)
         return
-    target.mkdir()
+    tree[path] = None
     for name, child in _entries(node, chance).items():
-        _make(nodes, child, chance, target / name)
+        _collect(nodes, child, chance, f"{path}/{name}", tree)
     if node.catalogs:
-        image = node.catalogs[chance.catalog(len(node.catalogs) - 1)]
-        (target / "catalog.db").write_bytes(image)
+        tree[f"{path}/catalog.db"] = node.catalogs[chance.catalog(len(node.catalogs) - 1)]
+
+
+def make(tree: Tree, root: Path) -> None:
+    for path, content in tree.items():
+        target = root / path.lstrip("/")
+        if content is None:
+            target.mkdir()
+        else:
+            target.write_bytes(content)

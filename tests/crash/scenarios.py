@@ -11,6 +11,7 @@ import pyarrow as pa
 
 import jjq
 from jjq.errors import JjqError, TopicExists, TopicNotFound
+from tests.crash.checks import open_alone
 
 SYNC_MODES = ("always", "interval", "none")
 SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("s", pa.string())])
@@ -38,7 +39,7 @@ class Scenario:
 
 def make(path: Path, sync: str) -> None:
     """A store with a topic of plain values `t` and one with a schema `s`, two partitions each, rows in all of them."""
-    with jjq.open(path) as store:
+    with open_alone(path) as store:
         plain = store.create_topic("t", partitions=2, sync=sync, sync_interval_ms=3_600_000, segment_rows=6)
         shaped = store.create_topic("s", partitions=2, sync=sync, sync_interval_ms=3_600_000, schema=SCHEMA)
         store.create_topic("fresh", sync=sync, sync_interval_ms=3_600_000)

@@ -12,7 +12,7 @@ import pytest
 import jjq
 from jjq.errors import DamagedSegment
 from jjq.log.format import ENTRY_SIZE
-from tests.crash.checks import Rows
+from tests.crash.checks import Rows, open_alone
 
 Read = Callable[[jjq.Store], Rows]
 HEAD = 1024  # a stream file's schema message is nothing that a reader relies on
@@ -121,7 +121,7 @@ KINDS: dict[str, tuple[Callable[[jjq.Store], None], str]] = {
 @pytest.fixture(params=KINDS)
 def damaged(request: pytest.FixtureRequest, place: Path) -> Iterator[Damaged]:
     fill, suffix = KINDS[request.param]
-    with jjq.open(place / "store") as store:
+    with open_alone(place / "store") as store:
         fill(store)
         store.create_subscriber("t", "s", start="earliest")
         (segment,) = [each for each in store.topic("t").segments() if each.rows]
@@ -218,7 +218,7 @@ LARGE: dict[str, Callable[[jjq.Store], object]] = {
 @pytest.mark.parametrize("fill", LARGE.values(), ids=LARGE)
 def test_flipped_bits_of_files_that_are_mapped(fill: Callable[[jjq.Store], object], place: Path) -> None:
     """Only what is read is verified: other parts of a damaged file can be read, and are right."""
-    with jjq.open(place / "store") as store:
+    with open_alone(place / "store") as store:
         fill(store)
         topic = store.topic("t")
         (segment,) = topic.segments()
@@ -254,7 +254,7 @@ def test_pushing_to_a_damaged_partition_goes_on_or_says_why(damaged: Damaged, pl
         copy = place / str(number)
         shutil.copytree(damaged.store.path, copy)
         (copy / damaged.path.relative_to(damaged.store.path)).write_bytes(data)
-        with jjq.open(copy) as store, jjq.open(copy) as other:
+        with open_alone(copy) as store, open_alone(copy) as other:
             try:
                 position = store.topic("t").push(value)
             except DamagedSegment:

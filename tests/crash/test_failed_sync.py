@@ -7,7 +7,7 @@ import pytest
 
 import jjq
 from jjq.errors import DamagedSegment, DataLoss, JjqError, StoreError
-from tests.crash.checks import Partition, State, contents, rows_of
+from tests.crash.checks import Partition, State, contents, open_alone, rows_of
 from tests.crash.faults import CHANGES, Counting, Failing, Syncs
 from tests.crash.scenarios import SCENARIOS, SYNC_MODES, Scenario, make
 
@@ -27,12 +27,12 @@ def test_what_a_failed_sync_loses_is_never_believed(scenario: Scenario, sync: st
     template = place / "template"
     with Syncs() as syncs:
         make(template, sync)
-        with jjq.open(template) as store:
+        with open_alone(template) as store:
             scenario.prepare(store)
             before = contents(store)
     kinds = CHANGES if for_good else ["sync"]
     shutil.copytree(template, place / "done")
-    with jjq.open(place / "done") as store:
+    with open_alone(place / "done") as store:
         with Counting(kinds) as counting:
             scenario.act(store)
         after = contents(store)
@@ -41,7 +41,7 @@ def test_what_a_failed_sync_loses_is_never_believed(scenario: Scenario, sync: st
             continue
         path = place / str(number)
         shutil.copytree(template, path)
-        with jjq.open(path) as store, jjq.open(path) as other:
+        with open_alone(path) as store, open_alone(path) as other:
             contents(other)
             with Failing(number, kinds, for_good=for_good, synced=syncs.synced) as failing:
                 error = attempt(scenario, store)

@@ -10,7 +10,7 @@ import pytest
 import jjq
 from jjq import files
 from jjq.errors import DataLoss, JjqError, StoreError
-from tests.crash.checks import State, contents
+from tests.crash.checks import State, contents, open_alone
 from tests.crash.faults import CHANGES, KINDS, PLAIN, Counting, Failing, Operation
 from tests.crash.scenarios import SCENARIOS, SYNC_MODES, Scenario, make
 
@@ -25,7 +25,7 @@ def test_every_function_of_the_files_module_is_one_that_the_tests_can_make_fail(
 
 
 def seen_afresh(path: Path) -> State:
-    with jjq.open(path) as fresh:
+    with open_alone(path) as fresh:
         return contents(fresh)
 
 
@@ -96,11 +96,11 @@ def lost_end(failed: Operation, state: State, before: State, store: jjq.Store) -
 def test_an_operation_that_fails_leaves_all_or_nothing(scenario: Scenario, sync: str, place: Path) -> None:
     template = place / "template"
     make(template, sync)
-    with jjq.open(template) as store:
+    with open_alone(template) as store:
         scenario.prepare(store)
         before = contents(store)
     shutil.copytree(template, place / "done")
-    with jjq.open(place / "done") as store:
+    with open_alone(place / "done") as store:
         with Counting() as counting:
             scenario.act(store)
         after = contents(store)
@@ -110,7 +110,7 @@ def test_an_operation_that_fails_leaves_all_or_nothing(scenario: Scenario, sync:
         for part in (0.0, 0.5) if operation.kind == "write" else (0.0,):
             path = place / f"{number} {part}"
             shutil.copytree(template, path)
-            with jjq.open(path) as store, jjq.open(path) as other:
+            with open_alone(path) as store, open_alone(path) as other:
                 contents(other)  # so that it has files open which others then give up
                 with Failing(number, CHANGES, part=part) as failing:
                     error = attempt(scenario, store)

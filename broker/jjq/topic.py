@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -336,19 +337,21 @@ class Topic:
         stamps = self.stamps(timestamps, len(values))
         limit = self.config.max_record_bytes
         if self.schema is None:
-            data = [
-                value if isinstance(value, bytes) or value is None else self.plain(value) for value in values
-            ]  # fmt: skip
-            size = 0
-            for i, value in enumerate(data):
-                length = len(value or b"") + len(keys[i] or b"")
-                if length > limit:
-                    self.check_size(length, limit, "the record" if len(data) == 1 else f"record {i}")
-                size += length
+            # In passes over the whole list: a loop over the records would cost as much as writing them.
+            kinds = set(map(type, values))
+            if not kinds <= {bytes, NoneType}:
+                values = [value if value is None else self.plain(value) for value in values]
+            sizes = [len(value or b"") for value in values] if NoneType in kinds else list(map(len, values))
+            if any(keys):
+                sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
+            if max(sizes) > limit:
+                i = next(i for i, size in enumerate(sizes) if size > limit)
+                self.check_size(sizes[i], limit, "the record" if len(sizes) == 1 else f"record {i}")
+            size = sum(sizes)
             if headers is not None:
                 size += sum(len(n) + len(v or b"") for each in headers for n, v in each or ())
             self.check_size(size, self.config.max_batch_bytes, "the batch")
-            return Append(self.schema_version, keys, data, headers, stamps=stamps, size=size + 400)
+            return Append(self.schema_version, keys, values, headers, stamps=stamps, size=size + 400)
         table = self._retry_schema(lambda: rows_to_table(values, self.schema))
         batch = pa.RecordBatch.from_arrays(
             [

@@ -73,3 +73,16 @@ def test_a_value_over_the_limit_and_one_after_the_topic_is_gone_are_refused(tmp_
             topic.push(b"x")
     with pytest.raises(jjq.StoreClosed):
         topic.push(b"x")
+
+
+def test_the_record_that_is_too_large_is_named_with_its_key_counted(tmp_path: Path) -> None:
+    with jjq.open(tmp_path / "store") as store:
+        topic = store.create_topic("t", max_record_bytes=10)
+        topic.push_many([b"0123456789", None, "text", bytearray(b"ten bytes!")])
+        with pytest.raises(jjq.RecordTooLarge, match="record 2 has 11 bytes"):
+            topic.push_many([b"", None, "eleven text"])
+        with pytest.raises(jjq.RecordTooLarge, match="record 1 has 12 bytes"):
+            topic.push_many([b"", b"0123456789"], keys=[b"0123456789", b"ab"])
+        with pytest.raises(jjq.InvalidArgument):
+            topic.push_many([b"", 7])
+        assert topic.offsets()[0].end == 4

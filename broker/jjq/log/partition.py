@@ -316,12 +316,13 @@ class PartitionLog:
     def _encode(self, group: _Group, version: int) -> fmt.Encoded:
         schema = self._facts.physical(version)
         requests = group.requests
+        # Broker time is written over later, so that a large batch needs no number a row here.
         broker = requests[0].stamps is None
-        stamps = [0] * group.rows if broker else [ts for request in requests for ts in (request.stamps or ())]
+        stamps = [0] if broker else [ts for request in requests for ts in (request.stamps or ())]
         if requests[0].batch is not None:
             batches = [fill(each.batch, pa.schema(list(schema)[1:])) for each in requests if each.batch is not None]
             batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-            columns = [stamp_array(stamps, broker), *batch.columns]
+            columns = [stamp_array(stamps, group.rows, broker), *batch.columns]
         else:
             if len(requests) == 1:
                 keys, values, headers = requests[0].keys, requests[0].values, requests[0].headers
@@ -333,9 +334,9 @@ class PartitionLog:
                     headers = [h for r in requests for h in (r.headers if r.headers is not None else [None] * r.rows)]
             template = self._facts.template(version)
             if headers is None and template is not None and group.rows <= _TEMPLATE_ROWS:
-                return template.encode(stamps, keys, values)
+                return template.encode(stamps * group.rows if broker else stamps, keys, values)
             columns = [
-                stamp_array(stamps, broker),
+                stamp_array(stamps, group.rows, broker),
                 pa.array(keys, pa.binary()),
                 null_headers(group.rows) if headers is None else headers_array(headers),
                 pa.array(values, pa.binary()),
@@ -664,9 +665,9 @@ def survey(directory: Path, row: PartitionState, schema: pa.Schema, topic: bytes
     return Survey(entries, end, index_end, clean, closing is not None)
 
 
-def stamp_array(stamps: Sequence[int], broker: bool) -> pa.Array:
-    if broker:  # written over later
-        return pa.Array.from_buffers(TIMESTAMP, len(stamps), [None, pa.py_buffer(bytes(8 * len(stamps)))])
+def stamp_array(stamps: Sequence[int], rows: int, broker: bool) -> pa.Array:
+    if broker:
+        return pa.Array.from_buffers(TIMESTAMP, rows, [None, pa.py_buffer(bytes(8 * rows))])
     return pa.array(stamps, pa.int64()).cast(TIMESTAMP)
 
 

@@ -22,7 +22,7 @@ COMMIT_FILES = 5000
 
 def build(path: Path, segments: int) -> None:
     """A store whose topic has so many sealed segments, each a file of its own, taken in as any staged file is."""
-    with jjq.open(path) as store:
+    with jjq.open(path, maintenance=False) as store:
         topic = store.create_topic("measured", timestamps="producer")
         schema, directory = physical(None), topic.directory(0)
         made = []
@@ -61,7 +61,10 @@ def many_segments(run: Run) -> list[Row]:
         opened = run.interleave(
             {"many": lambda: opening(place / "many", opens), "few": lambda: opening(place / "few", opens)}
         )
-        with jjq.open(place / "many") as big, jjq.open(place / "few") as small:
+        with (
+            jjq.open(place / "many", maintenance=False) as big,
+            jjq.open(place / "few", maintenance=False) as small,
+        ):
             topics = {"many": (big.topic("measured"), many), "few": (small.topic("measured"), few)}
 
             def seeking(name: str) -> float:

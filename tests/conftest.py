@@ -1,6 +1,8 @@
 """What all tests share: their order, the markers that a directory implies, and Hypothesis's settings."""
 
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,18 @@ settings.register_profile(
     "ci", deadline=None, max_examples=200, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+
+# Stores in tests sync thousands of times. What a sync must do is tested by recording and failing it, not by the disk, so
+# they live in memory where there is room.
+MEMORY = Path("/dev/shm")
+ROOM_BYTES = 4 << 30
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.basetemp is None and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM_BYTES:
+        config.option.basetemp = Path(tempfile.mkdtemp(prefix="jjq-test-", dir=MEMORY))
+        config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))
 
 
 def _directory(item: pytest.Item) -> str:

@@ -9,10 +9,8 @@ from collections.abc import Sequence
 
 from jjq.cli.arguments import UsageError
 from jjq.cli.commands import build_parser
+from jjq.cli.exits import ERROR, INTERRUPTED, PIPE_CLOSED, USAGE
 from jjq.errors import InvalidArgument, JjqError, RecordTooLarge, SchemaMismatch
-
-OK, ERROR, USAGE, DAMAGE, NOTHING = 0, 1, 2, 3, 4
-INTERRUPTED, PIPE_CLOSED = 130, 141  # 128 + the signal, as shells have it
 
 
 def main(argv: Sequence[str] | None = None) -> int:

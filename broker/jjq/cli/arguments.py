@@ -76,10 +76,11 @@ def store_path(arguments: argparse.Namespace) -> Path:
     return Path(getattr(arguments, "store", None) or os.environ.get("JJQ_STORE") or DEFAULT_STORE)
 
 
-def open_store(arguments: argparse.Namespace, *, create: bool = False) -> jjq.Store:
+def open_store(arguments: argparse.Namespace, *, create: bool = False, stays: bool = False) -> jjq.Store:
+    """`stays` for commands that may run for long: they take their turn at the store's maintenance."""
     path = store_path(arguments)
     try:
-        return jjq.open(path, create=create)
+        return jjq.open(path, create=create, maintenance=stays)
     except jjq.StoreNotFound as error:
         raise jjq.StoreNotFound(
             f"there is no store at {path.absolute()}; name it with --store or JJQ_STORE, or make one with `jjq topic create`"

@@ -6,10 +6,9 @@ import argparse
 
 from jjq.cli import output
 from jjq.cli.arguments import Commands, add_command, open_store, store_path, typed
+from jjq.cli.exits import DAMAGE, ERROR, OK
 from jjq.cli.progress import Progress
 from jjq.errors import InvalidArgument
-
-DAMAGE = 3  # exit code where something is not whole
 
 
 def add_commands(commands: Commands) -> None:
@@ -52,7 +51,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         output.document(report.to_dict())
     else:
         print(report)
-    return 0 if report.ok else DAMAGE
+    return OK if report.ok else DAMAGE
 
 
 def _repair(arguments: argparse.Namespace) -> int:
@@ -64,7 +63,7 @@ def _repair(arguments: argparse.Namespace) -> int:
         output.document(report.to_dict())
     else:
         print(report)
-    return DAMAGE if report.lost else 0
+    return DAMAGE if report.lost else OK
 
 
 def _maintain(arguments: argparse.Namespace) -> int:
@@ -92,4 +91,4 @@ def _maintain(arguments: argparse.Namespace) -> int:
             print(f"not done: {output.plain(error)}")
         for path in report.kept:
             print(f"left alone: {output.plain(path)}")
-    return 1 if report.errors else 0
+    return ERROR if report.errors else OK

@@ -13,6 +13,7 @@ import pyarrow as pa
 import jjq
 from jjq.cli import inputs, output
 from jjq.cli.arguments import Commands, UsageError, add_command, open_store, size, typed, whole
+from jjq.cli.exits import OK
 from jjq.cli.progress import Progress
 from jjq.errors import JjqError
 
@@ -64,7 +65,7 @@ def _push(arguments: argparse.Namespace) -> int:
         raise UsageError("--writer and --batch go together: they say once which batch of which writer this is")
     if arguments.batch_bytes < 1:
         raise UsageError("--batch-bytes must be at least 1")
-    with open_store(arguments) as store, inputs.Source(arguments.file) as source:
+    with open_store(arguments, stays=True) as store, inputs.Source(arguments.file) as source:
         topic = store.topic(arguments.topic)
         tables = _tables(arguments, source, topic)
         if arguments.key is not None and topic.schema is None and _format(arguments) == "lines":
@@ -84,7 +85,7 @@ def _push(arguments: argparse.Namespace) -> int:
             f"{output.count(result['records'], 'record')} pushed to {topic.name} in "
             f"{output.span(result['seconds'])} ({rate:,.0f}/s, {output.size(result['bytes'])})"
         )
-    return 0
+    return OK
 
 
 def _format(arguments: argparse.Namespace) -> str:

@@ -6,6 +6,7 @@ import argparse
 
 from jjq.cli import output
 from jjq.cli.arguments import Commands, UsageError, add_command, add_group, open_store, typed, whole
+from jjq.cli.exits import OK
 from jjq.errors import JjqError
 from jjq.model import SegmentInfo
 
@@ -46,7 +47,7 @@ def _list(arguments: argparse.Namespace) -> int:
             for each in found
         ],
     )  # fmt: skip
-    return 0
+    return OK
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -59,7 +60,7 @@ def _show(arguments: argparse.Namespace) -> int:
             names = ", ".join(each.id for each in found[:3])
             raise UsageError(f"{len(found)} segments begin with {arguments.segment!r} ({names}, ...); write more of it")
     _print(arguments, found[0])
-    return 0
+    return OK
 
 
 def _print(arguments: argparse.Namespace, segment: SegmentInfo) -> None:

@@ -23,10 +23,9 @@ from jjq.cli.arguments import (
     start,
     typed,
 )
+from jjq.cli.exits import NOTHING, OK
 from jjq.cli.records import add_output, writer_for
 from jjq.model import PartitionLag
-
-NOTHING = 4  # exit code where there was no record
 
 
 def add_commands(commands: Commands) -> None:
@@ -102,12 +101,12 @@ def _pop(arguments: argparse.Namespace) -> int:
             record = subscriber.pop(timeout=arguments.timeout)
             if record is None:
                 writer.flush()
-                return NOTHING if number == 0 else 0
+                return NOTHING if number == 0 else OK
             writer.write(record)
             if arguments.count == 1 or arguments.timeout != 0:
                 writer.flush()
         writer.flush()
-    return 0
+    return OK
 
 
 def _peek(arguments: argparse.Namespace) -> int:
@@ -118,7 +117,7 @@ def _peek(arguments: argparse.Namespace) -> int:
         writer = writer_for(arguments)
         writer.write(record)
         writer.flush()
-    return 0
+    return OK
 
 
 def _create(arguments: argparse.Namespace) -> int:
@@ -131,7 +130,7 @@ def _create(arguments: argparse.Namespace) -> int:
             output.document(_facts(made, made.lag()))
         else:
             print(made.name if arguments.name is None else f"subscriber {made.name} of topic {made.topic.name}")
-    return 0
+    return OK
 
 
 def _facts(subscriber: jjq.Subscriber, lag: Sequence[PartitionLag]) -> dict[str, Any]:
@@ -162,7 +161,7 @@ def _list(arguments: argparse.Namespace) -> int:
             for each in found
         ],
     )  # fmt: skip
-    return 0
+    return OK
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -189,7 +188,7 @@ def _show(arguments: argparse.Namespace) -> int:
             for each in facts["partitions"]
         ],
     )  # fmt: skip
-    return 0
+    return OK
 
 
 def _seek(arguments: argparse.Namespace) -> int:
@@ -200,7 +199,7 @@ def _seek(arguments: argparse.Namespace) -> int:
         output.document(facts)
     else:
         print(f"subscriber {facts['name']} moved; {output.count(facts['records'], 'record')} to read")
-    return 0
+    return OK
 
 
 def _delete(arguments: argparse.Namespace) -> int:
@@ -212,4 +211,4 @@ def _delete(arguments: argparse.Namespace) -> int:
         output.document({"name": found.name, "id": found.id, "topic": found.topic.name})
     else:
         print(f"subscriber {found.name} deleted")
-    return 0
+    return OK

@@ -20,6 +20,7 @@ from jjq.cli.arguments import (
     typed,
     whole,
 )
+from jjq.cli.exits import OK
 from jjq.cli.records import add_output, writer_for
 from jjq.feed import follow
 from jjq.model import Record
@@ -59,7 +60,7 @@ def add_commands(commands: Commands) -> None:
 def _tail(arguments: argparse.Namespace) -> int:
     if arguments.follow and arguments.end is not None:
         raise UsageError("--follow has no end; leave --end away")
-    with open_store(arguments) as store:
+    with open_store(arguments, stays=arguments.follow) as store:
         topic = store.topic(arguments.topic)
         columns = None if arguments.columns is None else [name.strip() for name in arguments.columns.split(",")]
         topic.select(columns)
@@ -71,7 +72,7 @@ def _tail(arguments: argparse.Namespace) -> int:
             writer.flush()
             if left is not None and (left := left - len(records)) <= 0:
                 break
-    return 0
+    return OK
 
 
 def _chunks(

@@ -25,6 +25,7 @@ from jjq.cli.arguments import (
     typed,
     whole,
 )
+from jjq.cli.exits import OK
 
 # Names of `jjq.config.TopicConfig`, what the command line takes for them, and the help.
 _SETTINGS: tuple[tuple[str, dict[str, Any], str], ...] = (
@@ -131,7 +132,7 @@ def _create(arguments: argparse.Namespace) -> int:
                 ) from error
             topic, what = store.topic(arguments.topic), "is there already"
         _answer(arguments, topic, what)
-    return 0
+    return OK
 
 
 def _schema(arguments: argparse.Namespace) -> pa.Schema | None:
@@ -181,7 +182,7 @@ def _list(arguments: argparse.Namespace) -> int:
             for each in found
         ],
     )  # fmt: skip
-    return 0
+    return OK
 
 
 def _kept(config: dict[str, Any]) -> str:
@@ -223,7 +224,7 @@ def _describe(arguments: argparse.Namespace) -> int:
             for each in found["partitions"]
         ],
     )  # fmt: skip
-    return 0
+    return OK
 
 
 def _segment_limits(config: dict[str, Any]) -> str:
@@ -242,7 +243,7 @@ def _alter(arguments: argparse.Namespace) -> int:
     columns = pa.schema(arguments.add_column) if arguments.add_column else None
     with open_store(arguments) as store:
         _answer(arguments, store.alter_topic(arguments.topic, add_columns=columns, **settings), "altered")
-    return 0
+    return OK
 
 
 def _empty(arguments: argparse.Namespace) -> int:
@@ -256,7 +257,7 @@ def _empty(arguments: argparse.Namespace) -> int:
         {"topic": topic.name, "records": records},
         f"topic {topic.name} emptied of {output.count(records, 'record')}",
     )
-    return 0
+    return OK
 
 
 def _delete(arguments: argparse.Namespace) -> int:
@@ -272,7 +273,7 @@ def _delete(arguments: argparse.Namespace) -> int:
         {"topic": topic.name, "records": records, "subscribers": subscribers},
         f"topic {topic.name} deleted, with {what}",
     )
-    return 0
+    return OK
 
 
 def _done(arguments: argparse.Namespace, value: dict[str, Any], text: str) -> None:

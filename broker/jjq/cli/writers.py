@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 from jjq.cli import output
 from jjq.cli.arguments import Commands, add_command, add_group, add_yes, confirm, open_store
+from jjq.cli.exits import OK
 from jjq.errors import JjqError
 
 
@@ -35,7 +36,7 @@ def _list(arguments: argparse.Namespace) -> int:
         ("WRITER", "QUERY", "LAST BATCH", "UPDATED"),
         [(each.id, each.query_id, each.last_batch, output.ago(each.updated_at)) for each in found],
     )
-    return 0
+    return OK
 
 
 def _reset(arguments: argparse.Namespace) -> int:
@@ -54,4 +55,4 @@ def _reset(arguments: argparse.Namespace) -> int:
         output.document(asdict(writer))
     else:
         print(f"writer {writer.id} reset; it had committed up to batch {writer.last_batch}")
-    return 0
+    return OK

@@ -1,0 +1,9 @@
+"""Exit codes; `docs/cli.md` says what they mean."""
+
+OK = 0
+ERROR = 1
+USAGE = 2
+DAMAGE = 3
+NOTHING = 4
+INTERRUPTED = 130  # 128 + the signal, as shells have it
+PIPE_CLOSED = 141

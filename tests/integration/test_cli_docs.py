@@ -1,0 +1,89 @@
+"""`docs/cli.md` names every command, option and exit code, and its examples run."""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jjq.cli import exits
+from jjq.cli.commands import build_parser
+from tests.examples import blocks
+from tests.integration.conftest import Cli
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+EVERYWHERE = {"-h", "--help", "--store", "--json"}
+
+
+def leaves(parser: argparse.ArgumentParser, path: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    groups = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+    if not groups:
+        yield path, parser
+    for group in groups:
+        for name, each in group.choices.items():
+            yield from leaves(each, f"{path} {name}")
+
+
+COMMANDS = dict(leaves(build_parser(), "jjq"))
+
+
+def section(heading: str) -> str:
+    match = re.search(rf"^### {re.escape(heading)}\n(.*?)(?=^##|\Z)", TEXT, re.MULTILINE | re.DOTALL)
+    assert match, f"docs/cli.md has no section {heading}"
+    return match.group(1)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_option_is_documented(name: str) -> None:
+    text = section(name)
+    if name == "jjq pop":  # they share a table
+        text += section("jjq peek")
+    usage = " ".join(
+        f"[{each.metavar}]" if each.nargs == "?" else str(each.metavar)
+        for each in COMMANDS[name]._actions
+        if not each.option_strings
+    )
+    assert f"`{name} {usage}`".replace(" `", "`") in text
+    for action in COMMANDS[name]._actions:
+        for option in action.option_strings:
+            assert option in EVERYWHERE or re.search(rf"(?<![\w-]){option}(?![\w-])", text), option
+            if action.choices:
+                assert all(f"{choice}" in TEXT for choice in action.choices)
+
+
+def test_no_section_is_of_a_command_that_is_not() -> None:
+    assert set(re.findall(r"^### (.+)$", TEXT, re.MULTILINE)) == set(COMMANDS)
+
+
+def test_no_option_is_documented_that_is_not() -> None:
+    known = {option for parser in COMMANDS.values() for action in parser._actions for option in action.option_strings}
+    shown = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", TEXT))
+    assert shown <= known | {"--version"}
+
+
+def test_every_exit_code_is_documented() -> None:
+    codes = [str(value) for name, value in vars(exits).items() if name.isupper()]
+    assert re.findall(r"^\| (\d+) \|", TEXT, re.MULTILINE) == codes
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_examples_in_its_help(name: str) -> None:
+    text = COMMANDS[name].format_help()
+    assert f"  {name}" in text.partition("examples:")[2]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_examples_run_in_order(cli: Cli) -> None:
+    path = os.pathsep.join([str(Path(sys.executable).parent), cli.environment["PATH"]])
+    for block in blocks(PAGE, "sh"):
+        done = subprocess.run(
+            ["sh", "-euc", block.code], env=cli.environment | {"PATH": path}, cwd=cli.directory, capture_output=True
+        )
+        assert done.returncode == 0, f"line {block.line}: {done.stderr.decode()}"
+        assert done.stderr == b"", f"line {block.line}"

@@ -95,8 +95,8 @@ class Store:
             with files.translated("open", self.path):
                 self.read_only = self._prepare(create, read_only)
                 if lock_fd is None:
-                    self._lock_fd = files.open_lock(self.path / "store.lock", self.read_only)
-            if lock_fd is None and not files.lock(self._lock_fd, shared=True, wait=False):
+                    self._lock_fd = self._open_lock()
+            if lock_fd is None and self._lock_fd >= 0 and not files.lock(self._lock_fd, shared=True, wait=False):
                 raise StoreError(f"{self.path} is being repaired or upgraded by another process; try again later")
             self.boot_id = boot_id()
             driver = SqliteDriver(self.path / "catalog.db", self.path / "catalog.lock", read_only=self.read_only)
@@ -119,6 +119,14 @@ class Store:
         _stores.add(self)
         if not self.read_only:
             ephemeral.forget_other_boots(self)
+
+    def _open_lock(self) -> int:
+        try:
+            return files.open_lock(self.path / "store.lock", self.read_only)
+        except FileNotFoundError:
+            if self.read_only:  # a copy, or a store after a power cut: its locks are nothing that has to be there
+                return -1
+            raise
 
     def _prepare(self, create: bool, read_only: bool | None) -> bool:
         identity = self.path / "jjq.json"
@@ -177,7 +185,8 @@ class Store:
         for listener in list(self._listeners):
             listener.wake()  # whoever waits looks, and finds the store closed
         with contextlib.ExitStack() as rest:  # each part is closed though another fails
-            rest.callback(files.close, self._lock_fd)
+            if self._lock_fd >= 0:
+                rest.callback(files.close, self._lock_fd)
             rest.callback(self.catalog.close)
             for reader in self._readers.values():
                 rest.callback(reader.close)
@@ -627,8 +636,9 @@ class Store:
         if not self._closed:
             with contextlib.suppress(OSError):
                 files.close(self._lock_fd)
-            self._lock_fd = files.open_lock(self.path / "store.lock", self.read_only)
-            files.lock(self._lock_fd, shared=True, wait=False)
+            self._lock_fd = self._open_lock()
+            if self._lock_fd >= 0:
+                files.lock(self._lock_fd, shared=True, wait=False)
 
 
 def _read_identity(path: Path) -> dict[str, Any]:

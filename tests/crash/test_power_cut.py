@@ -93,6 +93,10 @@ class Recorded:
     lineages: list[dict[tuple[str, int], int]] = field(default_factory=list)
     floors: list[dict[tuple[str, int], int]] = field(default_factory=list)
 
+    def around(self, done: int) -> tuple[State, State]:
+        """What was there after so many steps, and after the next."""
+        return self.states[done], self.states[min(done + 1, len(self.steps))]
+
     def done_before(self, cut: int) -> int:
         return sum(event.kind == "mark" for event in self.events[:cut])
 
@@ -133,27 +137,29 @@ def boot(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 def check(recorded: Recorded, done: int, path: Path, *, whole: bool) -> None:
     """What is there when the store is opened again; `done` steps had returned."""
-    had = recorded.states[done]
-    will = recorded.states[min(done + 1, len(recorded.steps))]
+    had, will = recorded.around(done)
     with open_alone(path) as store:
         state = contents(store)
+        check_rows(recorded, done, state)
         if whole:
             assert_whole(store)
-        assert state["writers"] in (had["writers"], will["writers"])
-        assert state.keys() in (had.keys(), will.keys())
-        # Where the step under way is a commit, its writer says whether all of it is there, or none.
-        either = (
-            [had, will] if had["writers"] == will["writers"] else [had if state["writers"] == had["writers"] else will]
-        )
-        for topic in store.topics():
-            places = [each[topic.name] for each in either if topic.name in each]
-            assert state[topic.name]["columns"] in [each["columns"] for each in places]
-            for partition, found in state[topic.name]["rows"].items():
-                allowed = [each["rows"][partition] for each in places if partition in each["rows"]]
-                floor = recorded.floors[done].get((topic.name, partition), 0)
-                assert is_right(found, allowed, floor), (topic.name, partition, found, allowed, floor)
         for place, lineage in recorded.lineages[done].items():
             check_noticed(store, place, lineage, had, will, state)
+
+
+def check_rows(recorded: Recorded, done: int, state: State) -> None:
+    had, will = recorded.around(done)
+    assert state["writers"] in (had["writers"], will["writers"])
+    assert state.keys() in (had.keys(), will.keys())
+    # Where the step under way is a commit, its writer says whether all of it is there, or none.
+    either = [had, will] if had["writers"] == will["writers"] else [had if state["writers"] == had["writers"] else will]
+    for name in state.keys() - {"writers"}:
+        places = [each[name] for each in either if name in each]
+        assert state[name]["columns"] in [each["columns"] for each in places]
+        for partition, found in state[name]["rows"].items():
+            allowed = [each["rows"][partition] for each in places if partition in each["rows"]]
+            floor = recorded.floors[done].get((name, partition), 0)
+            assert is_right(found, allowed, floor), (name, partition, found, allowed, floor)
 
 
 def is_right(found: tuple[int, list[Any]], allowed: list[tuple[int, list[Any]]], floor: int) -> bool:
@@ -228,3 +234,53 @@ def test_what_is_there_after_many_power_cuts_at_any_point(
     sync: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut_everywhere(place, sync, monkeypatch, some=20, verify_each=1)
+
+
+@pytest.mark.parametrize("sync", SYNC_MODES)
+def test_a_second_power_cut_during_recovery_changes_nothing(
+    sync: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "recorded").mkdir()
+    recorded = record(place / "recorded", sync)
+    cuts = 0
+    for cut in range(recorded.first + 40, len(recorded.events), 23):
+        done = recorded.done_before(cut)
+        make(after_power_cut(recorded.events[:cut], Some(cut)), place / "after")
+        boot(monkeypatch, f"boot {cut}")
+        with Recorder(place / "after") as disk, open_alone(place / "after" / "deep" / "store") as store:
+            check_rows(recorded, done, contents(store))
+            disk.on = False
+        for again in range(disk.first, len(disk.events) + 1, 3):
+            for chance in (Chance(), Some(again)):
+                make(after_power_cut(disk.events[:again], chance), place / "again")
+                boot(monkeypatch, f"boot {cut} {again}")
+                check(recorded, done, place / "again" / "deep" / "store", whole=False)
+                shutil.rmtree(place / "again")
+                cuts += 1
+        shutil.rmtree(place / "after")
+    assert cuts > 50
+
+
+@pytest.mark.parametrize("sync", SYNC_MODES)
+def test_a_store_that_cannot_be_written_reads_the_same_after_a_power_cut(
+    sync: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No lock, no recovery: the messages themselves say what is there."""
+    (place / "recorded").mkdir()
+    recorded = record(place / "recorded", sync)
+    for cut in range(recorded.first + 40, len(recorded.events), 7):
+        done = recorded.done_before(cut)
+        make(after_power_cut(recorded.events[:cut], Some(cut)), place / "after")
+        path = place / "after" / "deep" / "store"
+        boot(monkeypatch, f"boot {cut}")
+        if path.joinpath("catalog.db").exists():
+            with jjq.open(path, read_only=True) as reader:
+                state = contents(reader)
+                check_rows(recorded, done, state)
+                with open_alone(path) as store:
+                    assert contents(store) == state
+                    for topic in store.topics():
+                        topic.push(b"more" if topic.schema is None else {"n": 0}, partition=0)
+                    # Another process has recovered the store and writes: the reader goes on with it.
+                    assert contents(reader) == contents(store)
+        shutil.rmtree(place / "after")

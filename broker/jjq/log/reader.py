@@ -85,7 +85,8 @@ class LogReader:
     def _active_reader(self, row: Any) -> StreamReader:
         """The reader of a partition's active file, kept open. The caller holds the mutex."""
         reader = self._active.get(row.partition)
-        if reader is not None and reader.path.stem == row.active:
+        # What was surveyed without the index counts until a process that may write has recovered the file.
+        if reader is not None and (reader.path.stem, reader.surveyed) == (row.active, row.boot_id != self._boot_id):
             return reader
         if reader is not None:
             reader.close()

@@ -57,6 +57,11 @@ class StreamReader:
         self._map: pa.Buffer | None = None
         self._left_at = (-1, 0)  # an offset, and the number of the first entry at or after it
 
+    @property
+    def surveyed(self) -> bool:
+        """Whether entries that were given take the place of the index."""
+        return self._given is not None
+
     def close(self) -> None:
         for fd in (self._fd, self._index_fd):
             if fd >= 0:

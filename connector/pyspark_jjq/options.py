@@ -44,6 +44,8 @@ SOURCE_OPTIONS = (
     Option("endingOffsetsByTimestamp", "-", "JSON of epoch milliseconds by topic and partition"),
     Option("failOnDataLoss", "true", "true: stop when records are gone; false: say so once and go on"),
     Option("maxOffsetsPerTrigger", "-", "rows a micro-batch, shared over the partitions in proportion to what waits"),
+    Option("minPartitions", "-", "how many tasks a batch should have at least, for more cores than the driver's"),
+    Option("maxRecordsPerPartition", "-", "the most rows that one task reads"),
     Option("columns", "all", "the only columns to read, separated by commas"),
     Option("metadata", "-", f"for topics with a schema, which of {','.join(METADATA_COLUMNS)} to add"),
     Option("includeHeaders", "false", "adds the headers column"),
@@ -112,6 +114,8 @@ class SourceOptions:
     ending: Bound | None = None
     fail_on_data_loss: bool = True
     max_offsets_per_trigger: int | None = None
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
     columns: tuple[str, ...] | None = None
     metadata: tuple[str, ...] = ()
     include_headers: bool = False
@@ -142,6 +146,8 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
         ending=_bound(given, "ending", topics),
         fail_on_data_loss=_bool(given, "failOnDataLoss", True),
         max_offsets_per_trigger=_positive(given, "maxOffsetsPerTrigger"),
+        min_partitions=_positive(given, "minPartitions"),
+        max_records_per_partition=_positive(given, "maxRecordsPerPartition"),
         columns=_names(given, "columns"),
         metadata=_metadata(given),
         include_headers=_bool(given, "includeHeaders", False),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Protocol, Self, TypeVar
 
-# A task reads about 0.3 GB/s, so one of this size takes a tenth of a second beside some 10 ms that any task costs, and
-# a range worth splitting gives more tasks than a machine has cores. Spark's own files are cut at up to 128 MB.
-TASK_BYTES = 32 << 20
+# What a task costs Spark before and after its rows is the time in which it reads some 20 MB (measured: 45 ms of a core
+# in the Python worker and 20 in the JVM), so tasks are large, but every core gets one where there is enough to read.
+TASK_BYTES_MIN = 32 << 20
+TASK_BYTES_MAX = 256 << 20
+# Partitions with less waiting than this share a task: a micro-batch of ten rows in each of 40 partitions is one task.
+SHARED_BYTES = 4 << 20
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -59,34 +62,81 @@ class Range(Protocol):
 AnyRange = TypeVar("AnyRange", bound=Range)
 
 
-def tasks(slices: Iterable[AnyRange], task_bytes: int = TASK_BYTES) -> list[tuple[AnyRange, ...]]:
-    """The slices of one partition, in order, cut into tasks of about equal size, none much over `task_bytes`."""
-    whole = list(slices)
-    size = sum(each.bytes for each in whole)
-    count = max(1, -(-size // task_bytes))
-    if count == 1:
-        return [tuple(whole)] if whole else []
-    target = -(-size // count)
+def tasks(
+    ranges: Sequence[Sequence[AnyRange]], cores: int, at_least: int = 1, max_rows: int | None = None
+) -> list[tuple[AnyRange, ...]]:
+    """The work of one batch: for each partition its slices, in order, cut and packed into tasks.
+
+    `at_least` is how many tasks there should be, if there are so many records; no task has more than `max_rows`.
+    """
+    work = [list(each) for each in ranges if each]
+    total = sum(piece.bytes for each in work for piece in each)
+    wanted = -(-total // at_least) if at_least > 1 else TASK_BYTES_MAX
+    target = max(1, min(wanted, TASK_BYTES_MAX, max(TASK_BYTES_MIN, -(-total // cores))))
+    done: list[tuple[AnyRange, ...]] = []
+    shared: list[AnyRange] = []
+    room = limit = min(SHARED_BYTES, target if at_least > 1 else SHARED_BYTES)
+    for each in work:
+        size = sum(piece.bytes for piece in each)
+        if size >= limit:
+            done += cut(each, target)
+            continue
+        if size > room and shared:
+            done.append(tuple(shared))
+            shared, room = [], limit
+        shared += each
+        room -= size
+    if shared:
+        done.append(tuple(shared))
+    if max_rows is not None:
+        done = [part for task in done for part in cut_rows(task, max_rows)]
+    return done
+
+
+def cut(whole: Sequence[AnyRange], task_bytes: int) -> list[tuple[AnyRange, ...]]:
+    """The slices of one partition, in order, in as many parts of about equal size as keep each near `task_bytes`."""
+    rest_bytes = sum(each.bytes for each in whole)
+    parts = max(1, -(-rest_bytes // task_bytes))
     done: list[tuple[AnyRange, ...]] = []
     current: list[AnyRange] = []
-    room = target
+    room = -(-rest_bytes // parts)
     for piece in whole:
         rest = piece
-        while rest.bytes > room and rest.end - rest.start > 1:
+        while len(done) < parts - 1 and rest.bytes >= max(1, room) and rest.end - rest.start > 1:
             at = rest.start + max(1, min(rest.end - rest.start - 1, room * (rest.end - rest.start) // rest.bytes))
-            # A sliver at the end of a file costs a task that file's opening and one more batch's check.
-            if room * 8 < target and current:
-                done.append(tuple(current))
-                current, room = [], target
-                continue
             head, rest = rest.split(at)
             done.append((*current, head))
-            current, room = [], target
+            rest_bytes -= sum(each.bytes for each in done[-1])
+            current, room = [], -(-rest_bytes // (parts - len(done)))
         current.append(rest)
         room -= rest.bytes
-        if room <= 0:
+        if room <= 0 and len(done) < parts - 1:
             done.append(tuple(current))
-            current, room = [], target
+            rest_bytes -= sum(each.bytes for each in current)
+            current, room = [], -(-rest_bytes // (parts - len(done)))
+    if current:
+        done.append(tuple(current))
+    return done
+
+
+def cut_rows(task: Sequence[AnyRange], most: int) -> list[tuple[AnyRange, ...]]:
+    """A task in parts of at most so many records each, about equal."""
+    total = sum(piece.end - piece.start for piece in task)
+    count = max(1, -(-total // most))
+    done: list[tuple[AnyRange, ...]] = []
+    current: list[AnyRange] = []
+    room = -(-total // count)
+    for piece in task:
+        rest = piece
+        while rest.end - rest.start > room:
+            head, rest = rest.split(rest.start + room)
+            done.append((*current, head))
+            current, room = [], -(-total // count)
+        current.append(rest)
+        room -= rest.end - rest.start
+        if room == 0:
+            done.append(tuple(current))
+            current, room = [], -(-total // count)
     if current:
         done.append(tuple(current))
     return done

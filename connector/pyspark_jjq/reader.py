@@ -6,7 +6,9 @@ the options and the shape of the rows, and each process opens the store itself.
 
 from __future__ import annotations
 
+import itertools
 import logging
+import os
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -36,23 +38,34 @@ IDLE_PAUSE_MAX_S = 0.2
 
 
 class SlicePartition(InputPartition):
-    """What one task reads: consecutive slices of one partition of one topic."""
+    """What one task reads: slices that follow one another, of one partition or of several with little in them."""
 
     def __init__(self, slices: Sequence[Slice]) -> None:
         super().__init__(tuple(slices))
 
 
-def partitions_of(slices: Sequence[Slice]) -> list[InputPartition]:
-    return [SlicePartition(each) for each in tasks(slices)]
+def partitions_of(options: SourceOptions, slices: Sequence[Sequence[Slice]]) -> list[InputPartition]:
+    """The tasks for what is to be read of each partition. The driver's cores stand for those of the executors."""
+    made = tasks(slices, cores(), options.min_partitions or 1, options.max_records_per_partition)
+    return [SlicePartition(each) for each in made]
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def read_slices(
     options: SourceOptions, rows: Rows, policy: ranges.LossPolicy, slices: Sequence[Slice]
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one task. What retention removes while it reads is the policy's case, as it is when planning."""
+    for topic, pieces in itertools.groupby(slices, key=lambda piece: piece.topic):
+        yield from _read_topic(options, rows, policy, topic, list(pieces))
+
+
+def _read_topic(
+    options: SourceOptions, rows: Rows, policy: ranges.LossPolicy, topic: str, left: list[Slice]
+) -> Iterator[pa.RecordBatch]:
     store = open_store(options.path)
-    left = list(slices)
-    topic = left[0].topic
     while left:
         given = 0
         try:
@@ -61,13 +74,18 @@ def read_slices(
                 yield rows.shape(batch, topic)
             return
         except DataLoss as loss:
-            policy.lost(str(loss), topic=topic, partition=left[0].partition, asked=loss.asked, earliest=loss.earliest)
+            policy.lost(str(loss), topic=topic, partition=loss.partition, asked=loss.asked, earliest=loss.earliest)
             rest = remaining(left, given)
-            left = [piece for piece in rest if piece.end > loss.earliest]
-            if left and left[0].start < loss.earliest:
-                left[0] = left[0].split(loss.earliest)[1]
+            left = [kept for piece in rest for kept in _after(piece, loss)]
             if left == rest:
                 raise  # nothing was skipped, so the same would happen for ever
+
+
+def _after(piece: Slice, loss: DataLoss) -> list[Slice]:
+    """What is left of a slice after a loss."""
+    if piece.partition != loss.partition or piece.start >= loss.earliest:
+        return [piece]
+    return [piece.split(loss.earliest)[1]] if piece.end > loss.earliest else []
 
 
 class BatchReader(DataSourceReader):
@@ -82,11 +100,13 @@ class BatchReader(DataSourceReader):
 
     def _partitions(self) -> list[InputPartition]:
         policy = ranges.LossPolicy(self.options.fail_on_data_loss)
-        found: list[InputPartition] = []
-        for topic, start, end in ranges.bounds(self.options, open_topics(self.options.path, self.options.topics)):
-            for p, at in start.partitions.items():
-                found += partitions_of(ranges.plan(topic, p, at, end.partitions[p], policy))
-        return found
+        topics = open_topics(self.options.path, self.options.topics)
+        slices = [
+            ranges.plan(topic, p, at, end.partitions[p], policy)
+            for topic, start, end in ranges.bounds(self.options, topics)
+            for p, at in start.partitions.items()
+        ]
+        return partitions_of(self.options, slices)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, SlicePartition):
@@ -238,7 +258,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return patiently(lambda: self._plan(begin, until))
 
     def _plan(self, start: Offsets, end: Offsets) -> list[InputPartition]:
-        found: list[InputPartition] = []
+        slices: list[list[Slice]] = []
         for name, last in end.topics.items():
             first = start.topics.get(name)
             if first == last:
@@ -253,8 +273,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = first.partitions if first is not None and first.id == last.id else {}
             earliest = {each.partition: Position(each.start, each.lineage) for each in topic.offsets()}
             for p, at in sorted(last.partitions.items()):
-                found += partitions_of(ranges.plan(topic, p, begin.get(p, earliest[p]), at, self.policy))
-        return found
+                slices.append(ranges.plan(topic, p, begin.get(p, earliest[p]), at, self.policy))
+        return partitions_of(self.options, slices)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_slices(self.options, self.rows, self.policy, partition.value)

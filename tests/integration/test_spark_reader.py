@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import jjq
 from jjq.errors import DataLoss, InvalidArgument, OffsetOutOfRange, TopicNotFound
-from pyspark_jjq import DefaultSource, planning
+from pyspark_jjq import DefaultSource
 from pyspark_jjq.reader import BatchReader, StreamReader
 
 ALL = ReadAllAvailable()
@@ -166,19 +166,28 @@ def test_a_schema_given_by_the_user_chooses_columns_and_must_have_their_types(st
 # --- tasks and batches
 
 
-def test_a_big_range_is_cut_into_tasks_and_nothing_is_lost_between_them(
-    store: jjq.Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_big_range_is_cut_into_tasks_and_nothing_is_lost_between_them(store: jjq.Store) -> None:
     topic = store.create_topic("t", segment_bytes=200_000)
     for i in range(20):
         topic.push_many([b"%06d" % n * 20 for n in range(i * 500, i * 500 + 500)])
     whole = batch(store)
     assert len(whole.partitions()) == 1
-    monkeypatch.setattr(planning.tasks, "__defaults__", (150_000,))
-    reader = batch(store)
-    partitions = reader.partitions()
-    assert len(partitions) > 5
-    assert values(reader, partitions) == [b"%06d" % n * 20 for n in range(10_000)]
+    for options, count in (({"minPartitions": 7}, 7), ({"maxRecordsPerPartition": 900}, 12)):
+        reader = batch(store, **options)
+        partitions = reader.partitions()
+        assert len(partitions) == count
+        assert values(reader, partitions) == [b"%06d" % n * 20 for n in range(10_000)]
+
+
+def test_partitions_and_topics_with_little_in_them_share_a_task(store: jjq.Store) -> None:
+    for name in ("t", "u"):
+        topic = store.create_topic(name, partitions=20, timestamps="producer" if name == "u" else "broker")
+        for p in range(20):
+            topic.push(b"%d" % p, partition=p)
+    reader = batch(store, subscribe="t,u")
+    [one] = reader.partitions()
+    found = [(r["topic"], r["partition"], r["offset"], r["timestampType"]) for r in rows(reader, [one])]
+    assert found == [(name, p, 0, kind) for name, kind in (("t", 1), ("u", 0)) for p in range(20)]
 
 
 def test_batches_have_a_sensible_size_whatever_the_producers_batches_were(store: jjq.Store) -> None:

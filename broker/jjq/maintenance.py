@@ -20,7 +20,7 @@ from jjq import compaction, ephemeral, files, layout, objects, topicfile
 from jjq.catalog.base import PartitionRow, TopicRow
 from jjq.clock import now_us
 from jjq.config import GRACE_US, TopicConfig
-from jjq.errors import JjqError, StoreError, TopicDeleted
+from jjq.errors import JjqError, StoreClosed, StoreError, TopicDeleted
 from jjq.known import in_use
 from jjq.log.reader import LOST
 from jjq.log.sealed import SealedReader
@@ -138,6 +138,8 @@ class Maintenance:
             step(*arguments)
         except TopicDeleted:
             pass
+        except StoreClosed:
+            raise  # nothing of the rest can be done, and closing a store is no fault of it
         except (JjqError, OSError, pa.ArrowException) as error:
             self.report.errors.append(f"{what}: {error}")
 

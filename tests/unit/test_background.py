@@ -9,6 +9,7 @@ import pytest
 
 import jjq
 from jjq import background
+from jjq.maintenance import Maintenance
 
 
 @pytest.fixture
@@ -71,3 +72,12 @@ def test_a_forgotten_store_is_not_kept_alive(store_path: Path) -> None:
     gc.collect()
     thread.join(30)
     assert gone() is None
+
+
+def test_a_store_closed_in_the_middle_of_a_turn_is_no_fault_of_it(store_path: Path) -> None:
+    store = jjq.open(store_path, maintenance=False)
+    with Maintenance(store) as work:
+        store.close()
+        with pytest.raises(jjq.StoreClosed):
+            work.run()
+        assert work.report.errors == []

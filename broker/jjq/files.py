@@ -165,9 +165,3 @@ def translate(error: OSError, operation: str, path: Path | str) -> StoreError:
     return StoreError(
         f"cannot {operation} {path}: {reason}{hint}", operation=operation, path=str(path), errno=error.errno
     )
-
-
-def space_left(path: Path) -> int:
-    """Bytes a process without privileges may still write there."""
-    stat = os.statvfs(path)
-    return stat.f_bavail * stat.f_frsize

@@ -10,8 +10,6 @@ from enum import Enum
 from jjq.clock import parse_instant, to_us
 from jjq.errors import InvalidArgument
 
-Start = int | str | datetime | Mapping[int, "int | str | datetime"]
-
 
 class Edge(Enum):
     EARLIEST = "earliest"

@@ -392,15 +392,6 @@ class Catalog:
             for path in garbage:
                 tx.run("add_garbage", path=path, due_at=due_at)
 
-    def expired_by_age(self, topic_id: str, partition: int, before: int) -> list[tuple[str, str, int, int, int]]:
-        """(uuid, kind, base, end, bytes) of segments appended before an instant in microseconds, oldest first."""
-        rows = self.driver.rows("expired_by_age", topic_id=topic_id, partition=partition, before=before)
-        return [(row[0], row[1], row[2], row[3], row[4]) for row in rows]
-
-    def to_compact(self) -> list[tuple[str, int, int]]:
-        """(topic id, partition, base) of rolled files that are not sealed yet."""
-        return [(row[0], row[1], row[2]) for row in self.driver.rows("segments_of_kind", kind="arrows")]
-
     def garbage(self, now: int | None = None) -> list[str]:
         """Paths, relative to the store, that may be removed (by `now`, in microseconds; None: ever)."""
         rows = self.driver.rows("garbage") if now is None else self.driver.rows("garbage_due", now=now)

@@ -106,13 +106,6 @@ ORDER BY prefix_max_ts, base LIMIT 1
 SELECT partition, COUNT(*), COALESCE(SUM(length), 0), COALESCE(SUM(CASE WHEN kind = 'arrows' THEN 1 ELSE 0 END), 0)
 FROM segments WHERE topic_id = :topic_id GROUP BY partition ORDER BY partition
 
--- name: segments_of_kind
-SELECT topic_id, partition, base FROM segments WHERE kind = :kind ORDER BY topic_id, partition, base
-
--- name: expired_by_age
-SELECT uuid, kind, base, end_offset, length FROM segments
-WHERE topic_id = :topic_id AND partition = :partition AND appended_at < :before ORDER BY base
-
 -- name: drop_segment
 DELETE FROM segments WHERE topic_id = :topic_id AND partition = :partition AND base = :base AND uuid = :uuid
 

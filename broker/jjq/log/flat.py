@@ -17,8 +17,6 @@ _I64 = struct.Struct("<q")
 PREFIX = 8  # an encapsulated message begins with 0xFFFFFFFF and its metadata's length
 CONTINUATION = b"\xff\xff\xff\xff"
 END_OF_STREAM = CONTINUATION + b"\0\0\0\0"
-NODE_SIZE = 16  # FieldNode: length, null_count
-BUFFER_SIZE = 16  # Buffer: offset, length
 BLOCK_SIZE = 24  # Block: offset int64, metaDataLength int32, padding, bodyLength int64
 RECORD_BATCH = 3  # MessageHeader.RecordBatch
 

@@ -72,7 +72,6 @@ class LogSettings:
     segment_bytes: int
     segment_rows: int | None
     segment_age_us: int | None
-    broker_time: bool
 
 
 class TopicFacts(Protocol):

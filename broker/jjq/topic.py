@@ -73,7 +73,6 @@ class Facts:
         config = TopicConfig.from_dict(row.config)
         return LogSettings(
             row.schema_version, config.sync, config.sync_interval_ms, config.segment_bytes, config.segment_rows, config.roll_age_us,
-            config.timestamps == "broker",
         )  # fmt: skip
 
     def physical(self, version: int) -> pa.Schema:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 
 import jjq
-from jjq.log.sealed import SealedWriter
+from jjq.log.sealed import SealedWriter, sealed_path
+from jjq.model import StagedFile
 from jjq.schema import TIMESTAMP, null_headers, physical
 from tests.bench.run import Run, seconds
 from tests.bench.table import Row, at_most
@@ -18,26 +21,45 @@ ROWS = 4  # of each segment
 STEP_US = 1_000_000  # between the timestamps of neighbours
 BEGIN_US = 1_700_000_000_000_000
 COMMIT_FILES = 5000
+SOUGHT = 1000
 
 
-def build(path: Path, segments: int) -> None:
-    """A store whose topic has so many sealed segments, each a file of its own, taken in as any staged file is."""
+def build(path: Path, segments: int) -> list[int]:
+    """A store whose topic has so many sealed segments, taken in as any staged files are. Returns those that may be read.
+
+    To write 100,000 files takes minutes, and all but those that a seek opens matter by their row in the catalog and
+    their name in the directory: the others are links to one and the same file, with the times they would have.
+    """
+    read = sorted(random.Random(1).sample(range(segments), min(segments, SOUGHT)))
+    chosen = set(read)
     with jjq.open(path, maintenance=False) as store:
         topic = store.create_topic("measured", timestamps="producer")
-        schema, directory = physical(None), topic.directory(0)
-        made = []
+        directory, made = topic.directory(0), []
+        original: StagedFile | None = None
         for number in range(segments):
             first = BEGIN_US + number * ROWS * STEP_US
-            stamps = pa.array(range(first, first + ROWS * STEP_US, STEP_US), pa.int64()).cast(TIMESTAMP)
-            values = pa.array([b"value"] * ROWS, pa.binary())
-            columns = [stamps, pa.nulls(ROWS, pa.binary()), null_headers(ROWS), values]
-            writer = SealedWriter(directory, uuid.uuid4().hex, schema)
-            writer.write(pa.RecordBatch.from_arrays(columns, schema=schema))
-            writer.finish()
-            made.append(writer.staged(topic.id, topic.name, 0, topic.schema_version))
+            if number in chosen or original is None:
+                staged = write(topic, directory, first)
+            else:
+                staged = replace(original, uuid=uuid.uuid4().hex, min_ts=first, max_ts=first + (ROWS - 1) * STEP_US)
+                os.link(sealed_path(directory, original.uuid), sealed_path(directory, staged.uuid))
+            original = original or staged
+            made.append(staged)
             if len(made) == COMMIT_FILES or number == segments - 1:
                 store.commit(made)
-                made = []
+                made, original = [], None  # a file has room for some ten thousand names
+    return read
+
+
+def write(topic: jjq.Topic, directory: Path, first: int) -> StagedFile:
+    """A sealed file of records a step apart."""
+    schema = physical(None)
+    stamps = pa.array(range(first, first + ROWS * STEP_US, STEP_US), pa.int64()).cast(TIMESTAMP)
+    columns = [stamps, pa.nulls(ROWS, pa.binary()), null_headers(ROWS), pa.array([b"value"] * ROWS, pa.binary())]
+    writer = SealedWriter(directory, uuid.uuid4().hex, schema)
+    writer.write(pa.RecordBatch.from_arrays(columns, schema=schema))
+    writer.finish()
+    return writer.staged(topic.id, topic.name, 0, topic.schema_version)
 
 
 def opening(path: Path, times: int) -> float:
@@ -52,11 +74,10 @@ def opening(path: Path, times: int) -> float:
 
 def many_segments(run: Run) -> list[Row]:
     many, few = run.amount(100_000, 20), run.amount(100, 5)
-    opens, seeks = run.amount(100, 2), run.amount(500, 2)
+    opens, seeks = run.amount(50, 2), run.amount(200, 2)
     chance = random.Random(7)
     with run.place() as place:
-        for name, count in (("few", few), ("many", many)):
-            build(place / name, count)
+        read = {name: build(place / name, count) for name, count in (("few", few), ("many", many))}
 
         opened = run.interleave(
             {"many": lambda: opening(place / "many", opens), "few": lambda: opening(place / "few", opens)}
@@ -65,11 +86,11 @@ def many_segments(run: Run) -> list[Row]:
             jjq.open(place / "many", maintenance=False) as big,
             jjq.open(place / "few", maintenance=False) as small,
         ):
-            topics = {"many": (big.topic("measured"), many), "few": (small.topic("measured"), few)}
+            topics = {"many": big.topic("measured"), "few": small.topic("measured")}
 
             def seeking(name: str) -> float:
-                topic, segments = topics[name]
-                rows = [chance.randrange(segments * ROWS) for _ in range(seeks)]
+                topic = topics[name]
+                rows = [chance.choice(read[name]) * ROWS + chance.randrange(ROWS) for _ in range(seeks)]
                 found: list[dict[int, int | None]] = []
                 taken = seconds(
                     lambda: found.extend(topic.offset_for_timestamp(BEGIN_US + row * STEP_US) for row in rows)

@@ -123,6 +123,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.rows = rows
         self.policy = ranges.LossPolicy(options.fail_on_data_loss)
         self._initial: Offsets | None = None
+        self._seen: Offsets | None = None  # the ends as of the last look
         self._target: Offsets | None = None  # where an AvailableNow query ends
         self._idle_until = 0.0
 
@@ -149,7 +150,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
     def reportLatestOffset(self) -> dict[str, object] | None:
-        return patiently(lambda: self._latest().to_json())
+        """The ends that the last look saw, without limits: as with Kafka's source, progress asks nobody anew."""
+        return None if self._seen is None else self._seen.to_json()
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
         """The end of the next micro-batch: the very same as `start` where nothing is new."""
@@ -171,9 +173,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if pause > 0:
             time.sleep(pause)
 
-    def _latest(self) -> Offsets:
-        return Offsets({t.name: ranges.positions(t, t.offsets(), end=True) for t in self._topics()})
-
     def _advance(self, start: Offsets, limit: ReadLimit) -> Offsets:
         if self.options.ending is not None and self._target is None:
             raise InvalidArgument(
@@ -181,6 +180,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "add the trigger, or remove the ending option"
             )
         ids: dict[str, str] = {}
+        seen: dict[str, TopicPositions] = {}
         reached: dict[str, dict[int, Position]] = {}
         waiting: dict[tuple[str, int], int] = {}
         bases: dict[tuple[str, int], Position] = {}
@@ -196,6 +196,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._recreated(name, known.id, topic.id)
                 known = None
             ids[name] = topic.id
+            seen[name] = ranges.positions(topic, now, end=True)
             begin = reached[name] = {**earliest.partitions, **(known.partitions if known is not None else {})}
             for each in now:
                 key, at = (name, each.partition), begin[each.partition]
@@ -207,6 +208,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 last = self._capped(name, topic.id, each.partition, each.end)
                 waiting[key] = max(0, last - max(at.offset, each.start))
                 bases[key] = Position(max(at.offset, each.start), each.lineage)
+        self._seen = Offsets(seen)
         shares = waiting
         if not isinstance(limit, ReadAllAvailable) and self.options.max_offsets_per_trigger is not None:
             turn = sum(at.offset for begin in reached.values() for at in begin.values())

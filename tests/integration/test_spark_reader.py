@@ -325,6 +325,8 @@ def test_a_topic_that_leaves_at_a_restart_keeps_its_place(store: jjq.Store) -> N
 def test_reporting_the_latest_offset_ignores_limits(store: jjq.Store) -> None:
     store.create_topic("t").push_many(number(50))
     reader = stream(store, startingOffsets="earliest", maxOffsetsPerTrigger=10)
+    assert reader.reportLatestOffset() is None
+    reader.latestOffset(reader.initialOffset(), ReadMaxRows(10))
     reported = reader.reportLatestOffset()
     assert reported is not None
     assert reported["topics"]["t"]["0"] == [50, 0]  # type: ignore[index]

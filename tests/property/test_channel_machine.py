@@ -151,7 +151,8 @@ class ChannelMachine(RuleBasedStateMachine):
         held = {
             each.key
             for each in self.items.values()
-            if self.holds_its_key(each) and not self.gone(each) and each.attempts < MAX_ATTEMPTS
+            if self.holds_its_key(each)
+            and not (self.is_due(each) and (self.gone(each) or each.attempts == MAX_ATTEMPTS))
         }
         return [each for each in due if each.key is None or each.attempts > 0 or each.key not in held]
 

@@ -409,15 +409,17 @@ class Topic:
         reader = self.reader
         return {partition: reader.seek_time(partition, ts_us) for partition in range(self.partitions)}
 
-    def resolve(self, position: Any, *, end: bool = False) -> dict[int, int]:
+    def resolve(self, position: Any, *, end: bool = False, partitions: Sequence[int] | None = None) -> dict[int, int]:
         """Offsets by partition for a start (or an `end`, exclusive): see `jjq.start`. Raises OffsetOutOfRange.
 
         A time with no record at or after it means the end. A mapping names some partitions; the others begin at their
-        earliest offset, or end at their latest.
+        earliest offset, or end at their latest. With `partitions` only those are looked at.
         """
+        reader = self.reader
+        chosen = range(self.partitions) if partitions is None else partitions
         parsed = parse_for(position, self.partitions, "end" if end else "start")
         found = {}
-        for bounds in self.offsets():
+        for bounds in map(reader.offsets, chosen):
             one = parsed.get(bounds.partition, Edge.LATEST if end else Edge.EARLIEST)
             found[bounds.partition] = self._resolve_one(one, bounds)
         return found
@@ -460,7 +462,7 @@ class Topic:
         user = self.select(columns)
         added = self.check_metadata(_RAW_METADATA if metadata is None and self.schema is None else metadata or ())
         chosen = range(self.partitions) if partitions is None else [self.check_partition(p) for p in partitions]
-        first, last = self.resolve(start), self.resolve(end, end=True)
+        first, last = self.resolve(start, partitions=chosen), self.resolve(end, end=True, partitions=chosen)
         slices = [each for p in chosen for each in self.plan(p, first[p], max(first[p], last[p]))]
         batches = self.reader.read(slices, user, added, BATCH_BYTES)
         return pa.RecordBatchReader.from_batches(output_schema(user, added), batches)

@@ -257,7 +257,7 @@ class ChannelState:
                 for offer in offers:
                     if work.room:
                         work.take_offered(offer)
-                self._count(tx, work.counts)
+                self._count(tx, work.counts, work.fetched)
             return grant
 
     def place(self, partition: int, expected: Place, place: Place, lost: int) -> bool:
@@ -449,11 +449,15 @@ class ChannelState:
             )
             return True
 
-    def _count(self, tx: Statements, counts: Mapping[int, Mapping[str, int]]) -> None:
-        for partition, each in counts.items():
-            if any(each.values()):
+    def _count(
+        self, tx: Statements, counts: Mapping[int, Mapping[str, int]], fetched: Mapping[int, int] | None = None
+    ) -> None:
+        fetched = fetched or {}
+        for partition in {*counts, *fetched}:
+            each = counts.get(partition, {})
+            if partition in fetched or any(each.values()):
                 tx.run(
-                    "count_channel", channel_id=self._id, partition=partition,
+                    "count_channel", channel_id=self._id, partition=partition, fetch_offset=fetched.get(partition),
                     **{name: each.get(name, 0) for name in _COUNTS},
                 )  # fmt: skip
 

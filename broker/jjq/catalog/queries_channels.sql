@@ -82,11 +82,8 @@ UPDATE channel_partitions SET fetch_offset = :fetch_offset, lineage = :lineage, 
 WHERE channel_id = :channel_id AND partition = :partition AND fetch_offset = :expected
 AND lineage = :expected_lineage
 
--- name: fetch_channel
-UPDATE channel_partitions SET fetch_offset = :fetch_offset WHERE channel_id = :channel_id AND partition = :partition
-
 -- name: count_channel
-UPDATE channel_partitions SET delivered = delivered + :delivered, acked = acked + :acked,
+UPDATE channel_partitions SET fetch_offset = COALESCE(:fetch_offset, fetch_offset), delivered = delivered + :delivered, acked = acked + :acked,
 requeued = requeued + :requeued, timed_out = timed_out + :timed_out, returned = returned + :returned,
 dead = dead + :dead, lost = lost + :lost WHERE channel_id = :channel_id AND partition = :partition
 

@@ -1,0 +1,149 @@
+"""A disk that is full and then has room again: pushing says so, then works, and nothing is half there."""
+
+import itertools
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import jjq
+from jjq.errors import JjqError, StoreError
+from tests.crash.checks import contents, open_alone
+from tests.crash.faults import Filling
+from tests.crash.killing import copy_store
+from tests.crash.scenarios import SCENARIOS, Scenario, make
+from tests.stores import assert_whole
+
+ROOMS = 12  # how full the disk is, in so many steps
+
+
+@pytest.mark.parametrize("sync", ["always", "none"])
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+def test_a_full_disk_stops_what_it_stops_whole(scenario: Scenario, sync: str, place: Path) -> None:
+    template = place / "template"
+    make(template, sync)
+    with open_alone(template) as store:
+        scenario.prepare(store)
+        before = contents(store)
+    with open_alone(copy_store(template, place / "done")) as store, Filling(1 << 40) as roomy:
+        scenario.act(store)
+        after = contents(store)
+    needed = (1 << 40) - roomy.room
+    for room in sorted({*range(0, needed, max(1, needed // ROOMS)), needed - 1, needed}):
+        path = copy_store(template, place / str(room))
+        with open_alone(path) as store, open_alone(path) as other, Filling(room) as disk:
+            contents(other)
+            error = attempt(scenario, store)
+            assert (error is not None) == (disk.refused > 0)
+            state = contents(other)
+            if error is None:
+                assert state == after
+            else:
+                assert type(error) is StoreError
+                assert "free some space" in str(error) or "full" in str(error)
+                assert state in (before, after) or scenario.pieces
+                # As full as before: it says so again, and reading goes on.
+                assert attempt(scenario, other) is not None
+                assert contents(store) == contents(other)
+            disk.free()
+            state = contents(other)
+            if state == before:
+                scenario.act(store)
+                state = contents(other)
+                assert state == after
+            for each in (store, other):
+                for topic in each.topics():
+                    topic.push(b"more" if topic.schema is None else {"n": 0}, partition=0)
+            assert contents(store) == contents(other)
+            assert_whole(store)
+        shutil.rmtree(path)
+
+
+def attempt(scenario: Scenario, store: jjq.Store) -> JjqError | None:
+    try:
+        scenario.act(store)
+    except JjqError as error:
+        return error
+    return None
+
+
+def _tmpfs(_: Path, mounted: Path) -> list[str]:
+    return ["mount", "-t", "tmpfs", "-o", "size=3m", "jjq-test", str(mounted)]
+
+
+def _ext4(place: Path, mounted: Path) -> list[str]:
+    image = place / "image"
+    with image.open("wb") as file:
+        file.truncate(8 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True)
+    return ["mount", "-o", "loop", str(image), str(mounted)]
+
+
+@pytest.fixture(params=[_tmpfs, _ext4], ids=["tmpfs", "ext4"])
+def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A mounted file system of a few megabytes, with nothing in it."""
+    mount: Callable[[Path, Path], list[str]] = request.param
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    try:
+        subprocess.run(mount(tmp_path, mounted), check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"a file system cannot be mounted here: {error}")
+    try:
+        yield mounted
+    finally:
+        subprocess.run(["umount", str(mounted)], check=True)
+
+
+def test_a_disk_that_is_really_full_and_freed_again(small_disk: Path) -> None:
+    """By pushes of several kinds, until nothing fits; then somebody else's file is removed, and old records are."""
+    path, ballast = small_disk / "store", small_disk / "ballast"
+    acknowledged: list[bytes] = []
+    values = (b"%d " % i + os.urandom(i * 997 % 20_000) for i in itertools.count())
+    with open_alone(path) as store:
+        topic = store.create_topic("t", segment_bytes=100_000)
+        for kind in range(3):
+            ballast.write_bytes(bytes(500_000))
+            full = None
+            while full is None:
+                try:
+                    acknowledged += push_one(topic, [next(values) for _ in range(kind + 1)], kind)
+                except StoreError as error:
+                    full = error
+            assert "free some space" in str(full) or "full" in str(full)
+            with open_alone(path) as other:
+                for each in (store, other):
+                    with pytest.raises(StoreError):
+                        each.topic("t").push(b"does not fit" * 2000)
+            assert values_in(path) == acknowledged
+            ballast.unlink()
+            acknowledged += push_one(topic, [next(values) for _ in range(kind + 1)], kind)
+            assert values_in(path) == acknowledged
+            store.alter_topic("t", retention_bytes=1)
+            assert store.maintain(grace_us=0).expired > 0
+            store.alter_topic("t", retention_bytes=None)
+            (left,) = topic.offsets()
+            acknowledged = acknowledged[len(acknowledged) - (left.end - left.start) :]
+            assert values_in(path) == acknowledged
+        assert_whole(store)
+
+
+def push_one(topic: jjq.Topic, values: list[bytes], kind: int) -> list[bytes]:
+    if kind == 2:
+        topic.push_table(pa.table({"value": values}))
+    elif kind == 1:
+        topic.push_many(values)
+    else:
+        topic.push(values[0])
+        return values[:1]
+    return values
+
+
+def values_in(path: Path) -> list[bytes]:
+    with open_alone(path) as store:
+        values: list[bytes] = store.topic("t").read().read_all()["value"].to_pylist()
+    return values

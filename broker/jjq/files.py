@@ -159,6 +159,17 @@ def translated(operation: str, path: Path | str) -> Iterator[None]:
         raise translate(error, operation, path) from error
 
 
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Like `translated`, but a file that is not there stays FileNotFoundError: readers then plan again."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise translate(error, "read", path) from error
+
+
 def translate(error: OSError, operation: str, path: Path | str) -> StoreError:
     reason = error.strerror or str(error)
     hint = "; free some space and try again" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""

@@ -1,10 +1,12 @@
 """Each operation made to fail in turn: an error, nothing half-visible, what was acknowledged is there, and pushing goes on."""
 
+import errno
 import inspect
 import shutil
 from copy import deepcopy
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import jjq
@@ -129,3 +131,19 @@ def test_an_operation_that_fails_leaves_all_or_nothing(scenario: Scenario, sync:
                     assert state == after
                 check_goes_on(path, state, store, other)
             shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE])
+def test_a_read_that_fails_says_so_and_the_next_one_works(code: int, place: Path) -> None:
+    make(place / "store", "always")
+    with open_alone(place / "store") as store:
+        store.topic("s").push_table(pa.table({"n": [1, 2]}), writer_id="w", batch_id=1)
+        expected = contents(store)
+    with open_alone(place / "store") as store, Counting(["open", "read"]) as counting:
+        assert contents(store) == expected
+    for number in range(1, len(counting.seen) + 1):
+        with open_alone(place / "store") as store:
+            with Failing(number, ["open", "read"], code=code) as failing, pytest.raises(StoreError, match=str(place)):
+                contents(store)
+            assert failing.failed is not None
+            assert contents(store) == expected

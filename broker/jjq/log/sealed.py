@@ -161,7 +161,7 @@ class SealedReader:
         self.path = sealed_path(directory, segment.uuid)
         self.segment = segment
         self.schema = schema
-        with pa.memory_map(str(self.path)) as mapped:
+        with files.reading(self.path), pa.memory_map(str(self.path)) as mapped:
             self._data = mapped.read_buffer() if mapped.size() else pa.py_buffer(b"")
         if len(self._data) != segment.length:
             raise self._damaged(0, f"{len(self._data)} bytes where the catalog says {segment.length}")

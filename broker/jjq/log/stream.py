@@ -48,10 +48,12 @@ class StreamReader:
         self.schema = schema
         self._template = template
         self._given = list(entries) if entries is not None else None
-        self._fd = files.open_ro(self.path)
+        with files.reading(self.path):
+            self._fd = files.open_ro(self.path)
         try:
-            self._index_fd = files.open_ro(self.index_path) if entries is None else -1
-        except OSError:
+            with files.reading(self.index_path):
+                self._index_fd = files.open_ro(self.index_path) if entries is None else -1
+        except BaseException:
             files.close(self._fd)
             raise
         self._map: pa.Buffer | None = None
@@ -89,7 +91,10 @@ class StreamReader:
         data = b""
         for _ in range(_REREADS):
             # Where an entry that was written in part is written again, a reader may catch it half done.
-            data = files.pread(self._index_fd, size, first * ENTRY_SIZE)
+            try:
+                data = files.pread(self._index_fd, size, first * ENTRY_SIZE)
+            except OSError as error:
+                raise files.translate(error, "read", self.index_path) from error
             if len(data) == size and fmt.entries_hold(data):
                 return fmt.unpack_entries(data)
         position = (first + len(fmt.valid_prefix(data))) * ENTRY_SIZE
@@ -199,9 +204,10 @@ class StreamReader:
 
     def _region(self, position: int, length: int) -> pa.Buffer:
         if length < _MMAP_FROM:
-            return pa.py_buffer(files.pread(self._fd, length, position))
+            with files.reading(self.path):
+                return pa.py_buffer(files.pread(self._fd, length, position))
         if self._map is None or self._map.size < position + length:
-            with pa.memory_map(str(self.path)) as mapped:
+            with files.reading(self.path), pa.memory_map(str(self.path)) as mapped:
                 self._map = mapped.read_buffer()
         return self._map.slice(position, length)
 

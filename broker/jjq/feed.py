@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from jjq.errors import DataLoss
-from jjq.model import PartitionOffsets, Record
+from jjq.model import PartitionOffsets, Record, Slice
 from jjq.topic import Topic, to_records
 from jjq.wake import wait_for
 
 if TYPE_CHECKING:
+    from jjq.hot import Near
     from jjq.store import Store
 
 _METADATA = ("_partition", "_offset", "_timestamp", "_key", "_headers")
@@ -42,21 +43,29 @@ class _Window:
     decoded: int = 0  # rows of the batch that went to `ready`
     ready: deque[Record] = field(default_factory=deque)
     checked: bool = False  # whether the position was held against the catalog: a file that goes on needs it once
+    end: int = 0  # of what was read ahead
+    low: bool = False  # whether who reads on from there would wait, so that the next take asks for it
+    crossed: bool = False  # whether what was read ahead is of other segments than the active one
 
     def clear(self) -> None:
-        self.batch, self.decoded, self.checked = None, 0, False
+        self.batch, self.decoded, self.checked, self.low = None, 0, False, False
         self.ready.clear()
 
 
 class Feed:
     """The records of a topic from given positions on. For one caller at a time.
 
+    With `near`, what it reads is kept in memory, and what follows is loaded in the background when it runs low.
+
     Methods that look for records raise DataLoss when those at a position are gone (the caller decides, moves the
     position and asks again), DamagedSegment, TopicDeleted and StoreClosed.
     """
 
-    def __init__(self, topic: Topic, places: Mapping[int, Place], columns: Sequence[str] | None = None) -> None:
-        self._topic, self._columns = topic, columns
+    def __init__(
+        self, topic: Topic, places: Mapping[int, Place], columns: Sequence[str] | None = None,
+        near: Near | None = None,
+    ) -> None:  # fmt: skip
+        self._topic, self._columns, self._near = topic, columns, near
         self._windows = {partition: _Window(partition, *place) for partition, place in sorted(places.items())}
         self._order = list(self._windows)
         # Who is asked first; it moves on with each take, so that none is starved. It begins where it would be had one feed
@@ -95,6 +104,18 @@ class Feed:
         for window in self._windows.values() if partition is None else (self._windows[partition],):
             window.clear()
 
+    def wake(self) -> None:
+        """Reads ahead in all partitions, and asks for what follows."""
+        for window in self._windows.values():
+            if self.has(window.partition) and window.low:
+                self._ask(window)
+
+    def sleep(self) -> None:
+        """Lets go of what was read ahead, and of its segments."""
+        self.forget()
+        if self._near is not None:
+            self._near.leave()
+
     # --- looking -----------------------------------------------------------------------------------------------------
 
     def waiting(self) -> int | None:
@@ -119,6 +140,8 @@ class Feed:
         window = self._windows[partition]
         record = window.ready.popleft()
         window.position = record.offset + 1
+        if window.low:
+            self._ask(window)
         self._after(partition)
         return record
 
@@ -145,6 +168,8 @@ class Feed:
             part = min(count, len(window.ready))
             taken += [window.ready.popleft() for _ in range(part)]
             window.position = taken[-1].offset + 1
+            if window.low:
+                self._ask(window)
             self._after(partition)
             count -= part
         return not count
@@ -172,6 +197,9 @@ class Feed:
         if window.checked:
             live = reader.tail(partition, window.position, window.rows, user, _METADATA, self._bytes)
             if live is not None:
+                if window.crossed and self._near is not None:
+                    window.crossed = False
+                    self._near.enter(reader, partition, reader.active_segments(partition))
                 return self._take_in(window, live)
         bounds = reader.offsets(partition)
         self._check(window, bounds)
@@ -185,11 +213,32 @@ class Feed:
         ):
             self._topic.refresh()
             user = self._topic.select(self._columns)
-        batch = next(reader.read(slices, user, _METADATA, self._bytes), None)
-        return batch is not None and self._take_in(window, batch)
+        batch = next(reader.read(slices, user, _METADATA, self._bytes, keeper=self._near), None)
+        if batch is None:
+            return False
+        self._take_in(window, batch)
+        if self._near is not None:
+            segments = [each.segment for each in slices if each.segment is not None and each.start < window.end]
+            self._near.enter(reader, partition, segments)
+            window.crossed = True
+            window.low = window.end < bounds.end and self._is_worth_loading(window, slices)
+        return True
+
+    def _is_worth_loading(self, window: _Window, slices: Sequence[Slice]) -> bool:
+        """Whether who reads on from a window's end would wait: for another segment, or for a batch to be decompressed."""
+        here = next((each.segment for each in slices if each.start <= window.end < each.end), slices[-1].segment)
+        if here is None or self._topic.reader.active_mapped(window.partition, here.uuid) is not None:
+            return False
+        return here.end < window.end + window.rows or self._topic.config.compression is not None
+
+    def _ask(self, window: _Window) -> None:
+        window.low = False
+        assert self._near is not None
+        self._near.ask(self._topic.reader, window.partition, window.end, window.rows)
 
     def _take_in(self, window: _Window, batch: pa.RecordBatch) -> bool:
         window.batch, window.decoded = batch, 0
+        window.end, window.low = window.position + batch.num_rows, False
         row_bytes = max(1, batch.nbytes // batch.num_rows)
         window.rows = max(16, min(_MOST_ROWS, self._bytes // row_bytes))
         return True

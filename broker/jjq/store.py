@@ -32,6 +32,7 @@ from jjq.errors import (
     TopicExists,
     TopicNotFound,
 )
+from jjq.hot import DEFAULT_BYTES, HotStore
 from jjq.interest import glob, subscriptions
 from jjq.log.partition import PartitionLog
 from jjq.log.reader import LogReader
@@ -59,15 +60,17 @@ _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
 
 def open_store(
-    path: str | os.PathLike[str], *, create: bool = True, read_only: bool | None = None, maintenance: bool = True
-) -> Store:
+    path: str | os.PathLike[str], *, create: bool = True, read_only: bool | None = None, maintenance: bool = True,
+    hot_bytes: int = DEFAULT_BYTES,
+) -> Store:  # fmt: skip
     """The store in a directory, made if missing (unless `create` is false).
 
     `read_only=None` decides by whether the directory may be written. Many processes may have a store open at once, on
     one machine. With `maintenance` this process takes its turn at rolling, compacting and expiring in the background.
+    `hot_bytes` is how much of the segments near its subscribers it keeps in memory at most; see `jjq.hot`.
     Raises StoreNotFound, StoreFormat (no store, or one of a later version), StoreError.
     """
-    store = Store(Path(path), create=create, read_only=read_only)
+    store = Store(Path(path), create=create, read_only=read_only, hot_bytes=hot_bytes)
     if maintenance and not store.read_only:
         store.begin_maintenance()
     return store
@@ -77,8 +80,9 @@ class Store:
     """An open store; safe among threads, usable in forked children. Close it, or use it in a `with` block."""
 
     def __init__(
-        self, path: Path, *, create: bool = True, read_only: bool | None = None, lock_fd: int | None = None
-    ) -> None:
+        self, path: Path, *, create: bool = True, read_only: bool | None = None, lock_fd: int | None = None,
+        hot_bytes: int = DEFAULT_BYTES,
+    ) -> None:  # fmt: skip
         """`lock_fd`: a descriptor by which the caller holds `store.lock` alone (repair); from now on the store's."""
         self.path = path.absolute()
         self._mutex = threading.RLock()
@@ -87,6 +91,7 @@ class Store:
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._readers: dict[str, LogReader] = {}
         self._facts: dict[str, Facts] = {}
+        self.hot = HotStore(hot_bytes)
         self._syncer: Syncer | None = None
         self._caretaker: Caretaker | None = None
         self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
@@ -190,6 +195,7 @@ class Store:
             rest.callback(self.catalog.close)
             for reader in self._readers.values():
                 rest.callback(reader.close)
+            rest.callback(self.hot.close)
             for log in self._logs.values():
                 rest.callback(log.close)
             if syncer is not None:
@@ -606,7 +612,7 @@ class Store:
                     topic_id,
                     LogReader(
                         self.path / "topics" / topic_id, topic_id, name, self.catalog, self._facts_of(topic_id),
-                        self.boot_id, f"{host()} {self.boot_id}", recover,
+                        self.boot_id, f"{host()} {self.boot_id}", recover, self.hot.plain,
                     ),
                 )  # fmt: skip
         return reader
@@ -633,6 +639,7 @@ class Store:
             log.after_fork()
         for reader in self._readers.values():
             reader.after_fork()
+        self.hot.after_fork()
         if not self._closed:
             with contextlib.suppress(OSError):
                 files.close(self._lock_fd)

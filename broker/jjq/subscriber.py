@@ -147,7 +147,7 @@ class Subscriber:
     def _at_cursor(self) -> Feed:
         self._check_open()
         if self._popping is None:
-            self._popping = Feed(self._topic, self._cursors())
+            self._popping = self._feed(self._cursors())
         return self._popping
 
     def _next_of(self, feed: Feed) -> int | None:
@@ -232,8 +232,11 @@ class Subscriber:
                 return found
 
     def _polling_from(self, places: Mapping[int, Place]) -> Feed:
-        self._polling = Feed(self._topic, places)
+        self._polling = self._feed(places)
         return self._polling
+
+    def _feed(self, places: Mapping[int, Place]) -> Feed:
+        return Feed(self._topic, places, near=self._store.hot.near(self.name))
 
     def commit(self) -> None:
         """Moves the cursor past every record that this handle has polled. Never moves it back."""
@@ -339,11 +342,12 @@ class Subscriber:
     def _pass_over(self, feed: Feed, loss: DataLoss, *, durable: bool) -> None:
         """Moves a feed past records that are gone, if it may; raises the loss otherwise.
 
-        When the cursor itself has gone on (the topic was emptied, or somebody else consumed), following it loses nothing.
+        When the cursor itself has moved (the topic was emptied, or somebody else consumed or sought), it is followed: what is
+        polled is ahead of it, and follows it forward only.
         """
         partition = loss.partition
         cursor, place = self._cursors()[partition], feed.place(partition)
-        if (cursor[1], cursor[0]) > (place[1], place[0]):
+        if (cursor[1], cursor[0]) > (place[1], place[0]) or (durable and cursor != place):
             feed.move(partition, cursor)
             return
         if self.on_data_loss != "skip":
@@ -363,19 +367,21 @@ class Subscriber:
     # --- life --------------------------------------------------------------------------------------------------------
 
     def sleep(self) -> None:
-        """Lets go of what was read ahead. Positions stay; the next call, or `wakeup`, reads again."""
+        """Lets go of what was read ahead, and of segments that no other is near. Positions stay; the next call, or
+        `wakeup`, reads again."""
         with self._mutex:
             for feed in (self._popping, self._polling):
                 if feed is not None:
-                    feed.forget()
+                    feed.sleep()
 
     def wakeup(self) -> None:
-        """Reads ahead now, so that the next pop does not have to."""
+        """Reads ahead now, so that the next pop or poll does not have to."""
         with self._mutex:
-            feed = self._at_cursor()
-            with contextlib.suppress(DataLoss):  # for pop to say
-                for partition in feed.places():
-                    feed.has(partition)
+            self._at_cursor()
+            for feed in (self._popping, self._polling):
+                with contextlib.suppress(DataLoss):  # for pop to say
+                    if feed is not None:
+                        feed.wake()
 
     def close(self) -> None:
         """Ends this handle; another consumer may poll. What was polled and not committed comes again. Quiet when repeated."""

@@ -130,6 +130,30 @@ def test_a_loss_behind_taken_records_does_not_take_them_away(store: jjq.Store) -
     assert [r.offset for r in records if r.partition == 1] == [*range(caught.value.asked), *range(1900, 2000)]
 
 
+def test_emptying_takes_a_subscriber_past_what_retention_had_taken(store: jjq.Store, topic: jjq.Topic) -> None:
+    subscriber = store.create_subscriber("t", start=2)
+    expire(store, topic, 10)
+    topic.empty()
+    assert subscriber.positions() == {0: 10}
+    assert subscriber.pop() is None
+    topic.push(b"10")
+    assert subscriber.pop().value == b"10"
+
+
+def test_a_cursor_that_another_handle_moved_back_is_followed_before_a_loss_is_told(
+    store: jjq.Store, topic: jjq.Topic
+) -> None:
+    subscriber, other = store.create_subscriber("t", "s"), store.subscriber("s")
+    while other.pop() is not None:
+        pass
+    subscriber.seek(3)
+    expire(store, topic, 10)
+    topic.push(b"10")
+    store.catalog.advance_start(topic.id, 0, 10, [], now_us())
+    with pytest.raises(jjq.DataLoss, match="offset 3 was asked for"):
+        other.pop()
+
+
 # --- lineage ---------------------------------------------------------------------------------------------------------
 
 

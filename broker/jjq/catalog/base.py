@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from jjq.errors import TopicDeleted, WriterConflict
+from jjq.errors import StoreFormat, TopicDeleted, WriterConflict
 from jjq.model import Segment, StagedFile, WriterInfo
 
 KEPT_BATCHES = 100  # batch ids a writer remembers with their positions
@@ -83,8 +83,26 @@ Positions = dict[str, dict[int, tuple[int, int]]]
 
 
 def _topic(row: tuple[Any, ...]) -> TopicRow:
-    schema = None if row[6] is None else pa.ipc.read_schema(pa.py_buffer(row[6]))
-    return TopicRow(row[0], row[1], row[2], json.loads(row[3]), row[4], row[5], schema)
+    try:
+        config = json.loads(row[3])
+    except ValueError as error:
+        raise _unreadable("settings", error) from error
+    return TopicRow(row[0], row[1], row[2], config, row[4], row[5], _schema(row[6]))
+
+
+def _schema(data: bytes | None) -> pa.Schema | None:
+    try:
+        return None if data is None else pa.ipc.read_schema(pa.py_buffer(data))
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable("a schema", error) from error
+
+
+def _unreadable(what: str, error: Exception) -> StoreFormat:
+    """A database has no checksum over its pages: a flipped bit shows when the value makes no sense."""
+    return StoreFormat(
+        f"the catalog has {what} of a topic that cannot be read ({error}); `jjq repair` makes it again from the files",
+        path="catalog.db",
+    )
 
 
 def _segment(row: tuple[Any, ...]) -> Segment:
@@ -138,7 +156,7 @@ class Catalog:
 
     def schemas(self, topic_id: str) -> dict[int, pa.Schema | None]:
         rows = self.driver.rows("topic_schemas", topic_id=topic_id)
-        return {v: None if s is None else pa.ipc.read_schema(pa.py_buffer(s)) for v, s in rows}
+        return {version: _schema(data) for version, data in rows}
 
     def add_topic(self, topic: TopicRow, boot_id: str, prefix_max_ts: int) -> bool:
         """False, and nothing done, when the name is taken."""
@@ -338,11 +356,10 @@ class Catalog:
                 if row is None:
                     raise _deleted(topic_id)
                 current = PartitionRow(*row)
-                if start <= current.start_offset:
-                    continue
-                tx.run("drop_segments_below", topic_id=topic_id, partition=partition, end_offset=start)
-                tx.run("update_partition", **dataclasses.asdict(dataclasses.replace(current, start_offset=start)))
-                if move_cursors:
+                if start > current.start_offset:
+                    tx.run("drop_segments_below", topic_id=topic_id, partition=partition, end_offset=start)
+                    tx.run("update_partition", **dataclasses.asdict(dataclasses.replace(current, start_offset=start)))
+                if move_cursors:  # also past what retention had taken before
                     for name in ("move_topic_cursors", "move_topic_channels"):
                         tx.run(
                             name, topic_id=topic_id, partition=partition, next_offset=start, lineage=current.lineage

@@ -6,12 +6,12 @@ and the read is found again by its range.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -23,24 +23,36 @@ from jjq.log.stream import StreamReader
 from jjq.model import PartitionOffsets, Segment, SegmentInfo, Slice
 from jjq.schema import METADATA_TYPES, SYSTEM_COLUMNS
 
-_OPEN_FILES = 32
 _TAIL_BATCHES = 64  # messages that a live consumer takes in at once
 LOST = "lost"  # kind of a segment row that stands for records that repair could not save
+
+File = TypeVar("File", SealedReader, StreamReader)
+
+
+class Keeper(Protocol):
+    """Where a read gets open files and batches from. What it gives is what the file has, verified once or again; files
+    it gave are not closed by who got them."""
+
+    def file(self, reader: LogReader, partition: int, segment: Segment, open_file: Callable[[], File]) -> File: ...
+
+    def batch(self, sealed: SealedReader, number: int, columns: Sequence[int] | None) -> pa.RecordBatch: ...
+
+    def forget(self, reader: LogReader) -> None: ...
 
 
 class LogReader:
     """Reads the partitions of one topic. Safe among threads."""
 
     def __init__(self, directory: Path, topic_id: str, topic: str, catalog: LogCatalog, facts: TopicFacts, boot_id: str,
-                 place: str, recover: Callable[[int], None] | None) -> None:  # fmt: skip
+                 place: str, recover: Callable[[int], None] | None, keeper: Keeper) -> None:  # fmt: skip
         self.directory = directory
         self.topic_id, self.topic = topic_id, topic
         self._catalog, self._facts = catalog, facts
         self._boot_id = boot_id
         self._place = place  # this host and boot, for slices
         self._recover = recover  # None where the store cannot be written
+        self._keeper = keeper  # for reads that bring no other
         self._mutex = threading.Lock()
-        self._sealed: OrderedDict[str, SealedReader] = OrderedDict()
         self._active: dict[int, StreamReader] = {}
 
     def _partition_dir(self, partition: int) -> Path:
@@ -140,7 +152,7 @@ class LogReader:
                 if segment.kind == LOST:
                     raise FileNotFoundError
                 if segment.kind == "arrow":
-                    return self._sealed_reader(partition, segment).seek_time(ts)
+                    return self._sealed_reader(partition, segment, self._keeper).seek_time(ts)
                 with self._open_stream(partition, segment.uuid, segment.schema_version) as stream:
                     return stream.seek_time(ts)
             except FileNotFoundError:
@@ -195,6 +207,20 @@ class LogReader:
             return (self._partition_dir(partition) / f"{row.active}.arrows").stat().st_size
         except FileNotFoundError:
             return None
+
+    def active_mapped(self, partition: int, uuid: str) -> int | None:
+        """Bytes that are mapped of a segment that is the active one, as far as this reader has seen; None if it is not."""
+        reader = self._active.get(partition)
+        return reader.mapped if reader is not None and reader.path.stem == uuid else None
+
+    def active_segments(self, partition: int) -> list[Segment]:
+        """The active segment, as far as this reader has seen, as a list of one or none; its end is not looked at."""
+        with self._mutex:
+            reader = self._active.get(partition)
+            if reader is None:
+                return []
+            base = reader.base
+        return [Segment(reader.path.stem, "arrows", base, base, 0, 0, 0, 0, 0, 0, 0, 0)]
 
     # --- planning ----------------------------------------------------------------------------------------------------
 
@@ -267,7 +293,7 @@ class LogReader:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def read(self, slices: Sequence[Slice], user: pa.Schema, metadata: Sequence[str], target_bytes: int,
-             most_rows: int = 1 << 20) -> Iterator[pa.RecordBatch]:  # fmt: skip
+             most_rows: int = 1 << 20, keeper: Keeper | None = None) -> Iterator[pa.RecordBatch]:  # fmt: skip
         """The rows of the slices in order, in verified batches of about `target_bytes`: columns `user`, then `metadata`.
 
         `user` are topic columns in the order wanted; one that a file is too old for reads as null.
@@ -276,7 +302,7 @@ class LogReader:
 
         def projected() -> Iterator[pa.RecordBatch]:
             for each in slices:
-                for base, batch, physical in self._physical(each, user, metadata):
+                for base, batch, physical in self._physical(each, user, metadata, keeper or self._keeper):
                     yield project(batch, physical, base, each, user, metadata, output)
 
         return rebatch(projected(), target_bytes, most_rows)
@@ -309,7 +335,23 @@ class LogReader:
             pieces.append(project(cut, physical, first, place, user, metadata, output))
         return next(rebatch(pieces, target_bytes), None)
 
-    def _physical(self, each: Slice, user: pa.Schema, metadata: Sequence[str],
+    def load(self, partition: int, start: int, rows: int, keeper: Keeper) -> list[Segment]:
+        """Opens, verifies and decompresses up to `rows` records from an offset on, so that who reads them need not wait;
+        returns their segments."""
+        end = min(self.offsets(partition).end, start + rows)
+        segments = []
+        for each in self.plan(partition, start, end, skip_lost=True):
+            assert each.segment is not None
+            if each.segment.kind == "arrow":
+                sealed = self._sealed_reader(partition, each.segment, keeper)
+                for _ in sealed.scan(each.start, each.end, batch=functools.partial(keeper.batch, sealed)):
+                    pass
+            elif self.active_mapped(partition, each.segment.uuid) is None:
+                self._rolled_reader(partition, each.segment, keeper)
+            segments.append(each.segment)
+        return segments
+
+    def _physical(self, each: Slice, user: pa.Schema, metadata: Sequence[str], keeper: Keeper,
                   ) -> Iterator[tuple[int, pa.RecordBatch, pa.Schema]]:  # fmt: skip
         """(first offset, batch cut to the slice, schema of its file), planning again where a file is gone."""
         at = each.start
@@ -321,7 +363,7 @@ class LogReader:
             assert segment is not None
             stop = min(plan[0].end, each.end)
             try:
-                for base, batch in self._open_and_scan(each.partition, segment, at, stop, user, metadata):
+                for base, batch in self._open_and_scan(each.partition, segment, at, stop, user, metadata, keeper):
                     first, last = max(base, at), min(base + batch.num_rows, stop)
                     if first != at or first >= last:
                         raise self._lacks(each.partition, segment, at, stop)
@@ -351,44 +393,42 @@ class LogReader:
         )  # fmt: skip
 
     def _open_and_scan(self, partition: int, segment: Segment, start: int, end: int, user: pa.Schema,
-                       metadata: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:  # fmt: skip
+                       metadata: Sequence[str], keeper: Keeper) -> Iterator[tuple[int, pa.RecordBatch]]:  # fmt: skip
         if segment.kind == "arrow":
             physical = self._facts.physical(segment.schema_version)
             wanted = {*user.names, *metadata}
             columns: list[int] | None = [i for i, name in enumerate(physical.names) if name in wanted] or [0]
             if len(columns or ()) == len(physical):
                 columns = None
-            yield from self._sealed_reader(partition, segment).scan(start, end, columns)
+            sealed = self._sealed_reader(partition, segment, keeper)
+            yield from sealed.scan(start, end, columns, functools.partial(keeper.batch, sealed))
             return
-        with self._stream_for(partition, segment) as stream:
-            yield from stream.scan(start, end)
-
-    def _stream_for(self, partition: int, segment: Segment) -> StreamReader:
         row = None
         if self._recover is None:  # a read-only store: is this the active file of another boot?
             current = self._catalog.partition(self.topic_id, partition)
             row = current if current.active == segment.uuid else None
-        return self._open_stream(partition, segment.uuid, segment.schema_version, row)
+        if row is None and self.active_mapped(partition, segment.uuid) is None:
+            yield from self._rolled_reader(partition, segment, keeper).scan(start, end)
+            return
+        with self._open_stream(partition, segment.uuid, segment.schema_version, row) as stream:
+            yield from stream.scan(start, end)
 
-    def _sealed_reader(self, partition: int, segment: Segment) -> SealedReader:
-        with self._mutex:
-            reader = self._sealed.get(segment.uuid)
-            if reader is not None:
-                self._sealed.move_to_end(segment.uuid)
-                return reader
-        reader = SealedReader(self._partition_dir(partition), segment, self._facts.physical(segment.schema_version))
-        with self._mutex:
-            self._sealed[segment.uuid] = reader
-            while len(self._sealed) > _OPEN_FILES:
-                self._sealed.popitem(last=False)
-        return reader
+    def _sealed_reader(self, partition: int, segment: Segment, keeper: Keeper) -> SealedReader:
+        schema = self._facts.physical(segment.schema_version)
+        directory = self._partition_dir(partition)
+        return keeper.file(self, partition, segment, lambda: SealedReader(directory, segment, schema))
+
+    def _rolled_reader(self, partition: int, segment: Segment, keeper: Keeper) -> StreamReader:
+        return keeper.file(
+            self, partition, segment, lambda: self._open_stream(partition, segment.uuid, segment.schema_version)
+        )
 
     def close(self) -> None:
         with self._mutex:
             for reader in self._active.values():
                 reader.close()
             self._active.clear()
-            self._sealed.clear()
+        self._keeper.forget(self)
 
     def after_fork(self) -> None:
         self._mutex = threading.Lock()

@@ -7,7 +7,7 @@ Any Arrow reader opens it. jjq's reader trusts nothing in it before its checksum
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -170,7 +170,8 @@ class SealedReader:
         except flat.NotAMessage as error:
             raise self._damaged(0, str(error)) from error
         self._fields: list[tuple[fmt.SealedField, int] | None] = [None] * len(self._blocks)  # and the CRC of the head
-        self._starts: list[int] | None = None
+        self._touched: set[int] = set()
+        self.mapped = 0  # bytes of the mapping that were read: what it takes in memory at most
 
     def _read_blocks(self) -> list[tuple[int, int, int]]:
         data = self._data
@@ -216,9 +217,12 @@ class SealedReader:
                 high = middle - 1
         return low
 
-    def scan(self, start: int, end: int, columns: Sequence[int] | None = None) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def scan(
+        self, start: int, end: int, columns: Sequence[int] | None = None,
+        batch: Callable[[int, Sequence[int] | None], pa.RecordBatch] | None = None,
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:  # fmt: skip
         """Batches that hold the offsets `[start, end)`, uncut; of `columns` (indices into the physical schema, ascending)
-        only those are verified, decompressed and returned."""
+        only those are verified, decompressed and returned. `batch` takes the place of the method of that name."""
         base = self.segment.base
         if start >= end or not self._blocks:
             return
@@ -226,11 +230,19 @@ class SealedReader:
             field = self.field(number)
             if base + field.first_row >= end:
                 return
-            yield base + field.first_row, self._batch(number, columns)
+            yield base + field.first_row, (batch or self.batch)(number, columns)
 
-    def _batch(self, number: int, columns: Sequence[int] | None) -> pa.RecordBatch:
+    def is_compressed(self, number: int) -> bool:
+        position, meta, _ = self._blocks[number]
+        return flat.is_compressed(bytes(self._data[position : position + meta]))
+
+    def batch(self, number: int, columns: Sequence[int] | None) -> pa.RecordBatch:
+        """A batch by its number, verified; all its columns, or those of these indices, ascending."""
         field, head_crc = self._field(number)
         position, meta, body_length = self._blocks[number]
+        if number not in self._touched:
+            self._touched.add(number)
+            self.mapped += meta + body_length
         message = self._data.slice(position, meta + body_length)
         body = self._data.slice(position + meta, body_length)
         try:
@@ -263,7 +275,7 @@ class SealedReader:
         for number in range(len(self._blocks)):
             field = self.field(number)
             if field.max_ts >= ts:
-                batch = self._batch(number, [0])
+                batch = self.batch(number, [0])
                 found = first_at_least(batch, ts)
                 if found is not None:
                     return self.segment.base + field.first_row + found

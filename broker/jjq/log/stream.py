@@ -37,7 +37,8 @@ def stream_paths(directory: Path, uuid: str) -> tuple[Path, Path]:
 
 
 class StreamReader:
-    """Reads one stream file. Not shared among threads. `schema` is the physical schema the file was written with.
+    """Reads one stream file. Threads may share it, but for `close`. `schema` is the physical schema the file was written
+    with.
 
     `entries` replaces the index where that cannot be trusted or written (a read-only store after a reboot).
     """
@@ -70,6 +71,16 @@ class StreamReader:
                 files.close(fd)
         self._fd = self._index_fd = -1
         self._map = None
+
+    def __del__(self) -> None:
+        """One that is shared is closed when the last of its users has let go of it."""
+        with contextlib.suppress(AttributeError, OSError):
+            self.close()
+
+    @property
+    def mapped(self) -> int:
+        """Bytes that are mapped."""
+        return 0 if self._map is None else int(self._map.size)
 
     def __enter__(self) -> StreamReader:
         return self
@@ -206,10 +217,11 @@ class StreamReader:
         if length < _MMAP_FROM:
             with files.reading(self.path):
                 return pa.py_buffer(files.pread(self._fd, length, position))
-        if self._map is None or self._map.size < position + length:
+        data = self._map
+        if data is None or data.size < position + length:
             with files.reading(self.path), pa.memory_map(str(self.path)) as mapped:
-                self._map = mapped.read_buffer()
-        return self._map.slice(position, length)
+                data = self._map = mapped.read_buffer()
+        return data.slice(position, length)
 
     def _damaged(self, entry: Entry, why: str, end: int | None = None) -> DamagedSegment:
         lost = (entry.base, entry.end if end is None else end)

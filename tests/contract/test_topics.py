@@ -1,5 +1,6 @@
 """Topics, pushing and reading: what every way to open a store must do."""
 
+import dataclasses
 import datetime as dt
 from collections.abc import Iterator
 from pathlib import Path
@@ -541,3 +542,21 @@ def test_a_staged_file_that_is_gone_or_changed_commits_nothing(store: jjq.Store)
 
 def test_headers_array_and_null_headers_agree() -> None:
     assert schemas.null_headers(3).equals(schemas.headers_array([None, None, None]))
+
+
+def test_another_machine_reads_sealed_files_only(store: jjq.Store) -> None:
+    topic = store.create_topic("t", segment_rows=2)
+    topic.push_many([b"1", b"2"])
+    topic.push(b"3")
+    store.maintain()
+    sealed, growing = topic.plan(0, 0, 3)
+    elsewhere = "another-host another-boot"
+    read = [b.num_rows for b in store.read_slices([dataclasses.replace(sealed, planned_on=elsewhere)])]
+    assert read == [2]
+    with pytest.raises(jjq.StoreError, match="broker"):
+        list(store.read_slices([dataclasses.replace(growing, planned_on=elsewhere)]))
+    # The same machine after a reboot, or from within a container, is the same machine.
+    for host, boot in ((growing.planned_on.split()[0], "another-boot"), ("container", growing.planned_on.split()[1])):
+        assert [b.num_rows for b in store.read_slices([dataclasses.replace(growing, planned_on=f"{host} {boot}")])] == [
+            1
+        ]

@@ -351,6 +351,17 @@ class LogReader:
             segments.append(each.segment)
         return segments
 
+    def _check_here(self, each: Slice) -> None:
+        """A file that is still appended to is whole only where it is written: elsewhere its pages may not have arrived."""
+        there, here = each.planned_on.split(), self._place.split()
+        if len(there) == 2 and all(mine != theirs for mine, theirs in zip(here, there, strict=True)):
+            raise StoreError(
+                f"offsets {each.start} to {each.end - 1} of partition {each.partition} of topic {self.topic!r} are in a file "
+                f"that is only sure to be whole on {there[0]}, where the read was planned, and this is {here[0]}. Run the "
+                f"executors there, or seal the file first (`jjq maintain`); serving a store to other machines needs a broker",
+                path=str(self._partition_dir(each.partition)),
+            )
+
     def _physical(self, each: Slice, user: pa.Schema, metadata: Sequence[str], keeper: Keeper,
                   ) -> Iterator[tuple[int, pa.RecordBatch, pa.Schema]]:  # fmt: skip
         """(first offset, batch cut to the slice, schema of its file), planning again where a file is gone."""
@@ -362,6 +373,8 @@ class LogReader:
             segment = plan[0].segment
             assert segment is not None
             stop = min(plan[0].end, each.end)
+            if segment.kind == "arrows":
+                self._check_here(each)
             try:
                 for base, batch in self._open_and_scan(each.partition, segment, at, stop, user, metadata, keeper):
                     first, last = max(base, at), min(base + batch.num_rows, stop)

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from jjq.errors import DamagedSegment, DataLoss, InvalidArgument
+from jjq.errors import DamagedSegment, DataLoss, InvalidArgument, StoreError
 from jjq.log.format import NO_TS
 from jjq.log.partition import LogCatalog, TopicFacts, survey
 from jjq.log.sealed import SealedReader, rebatch

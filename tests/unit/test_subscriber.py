@@ -294,8 +294,10 @@ def _in_a_fork(work: object, *arguments: object) -> object:
     child.start()
     theirs.close()
     try:
+        assert mine.poll(60), "the child does nothing"
         return mine.recv()
     finally:
+        child.kill()
         child.join()
         mine.close()
 

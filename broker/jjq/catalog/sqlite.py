@@ -28,6 +28,7 @@ _BUSY_S = 30.0
 Row = tuple[Any, ...]
 
 _drivers: weakref.WeakSet[SqliteDriver] = weakref.WeakSet()
+_stopped = threading.local()  # `drivers` that wait for this thread's fork
 _orphans: list[Any] = []  # temporary directories of a parent
 
 
@@ -279,9 +280,30 @@ class SqliteDriver:
             self._copy = None
 
 
+def _before_fork() -> None:
+    """Waits until no thread is inside SQLite, and lets none in until the fork is done.
+
+    SQLite has locks for the whole process (of its allocator, for one). A child forked while another thread holds one would
+    wait for ever, since it does not have that thread.
+    """
+    _stopped.drivers = []
+    for driver in list(_drivers):
+        if driver._mutex.acquire(timeout=_BUSY_S):
+            _stopped.drivers.append(driver)
+
+
+def _after_fork_in_parent() -> None:
+    for driver in _stopped.drivers:
+        driver._mutex.release()
+    _stopped.drivers = []
+
+
 def _after_fork_in_child() -> None:
+    _stopped.drivers = []
     for driver in list(_drivers):
         driver.after_fork()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+)  # fmt: skip

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jjq import channel, channels, ephemeral, files, layout, objects, staging, subscriber, topicfile
+from jjq import channel, channels, ephemeral, files, layout, objects, staging, subscriber, subscribers, topicfile
 from jjq.background import Caretaker, Syncer
 from jjq.catalog.base import Catalog, TopicRow
 from jjq.catalog.sqlite import SqliteDriver
@@ -333,7 +333,7 @@ class Store:
             topic.refresh()
             for log in logs:
                 log.close_active_locked("deleted")
-            garbage = [f"topics/{topic.id}", *subscriber.lock_files(self, topic.id)]
+            garbage = [f"topics/{topic.id}", *subscribers.lock_files(self, topic.id)]
             channel_ids = channels.ids_of(self, topic.id)
             self.catalog.drop_topic(topic.id, garbage, now_us() + GRACE_US)
             self._write_topic_json(topic._row, deleted=True)
@@ -401,22 +401,22 @@ class Store:
         OffsetOutOfRange, and DataLoss for a start that has expired.
         """
         self.check_open(write=True)
-        return subscriber.create(self, self.topic(topic), name, start, on_data_loss, exist_ok)
+        return subscribers.create(self, self.topic(topic), name, start, on_data_loss, exist_ok)
 
     def subscriber(self, name: str) -> Subscriber:
         """A handle of the subscriber of that name; raises SubscriberNotFound, which names the nearest one."""
         self.check_open()
-        return subscriber.find(self, name)
+        return subscribers.find(self, name)
 
     def subscribers(self, topic: str | None = None) -> list[Subscriber]:
         """Every subscriber (of one topic), by name."""
         self.check_open()
-        return subscriber.find_all(self, topic)
+        return subscribers.find_all(self, topic)
 
     def delete_subscriber(self, name: str) -> None:
         """Deletes a subscriber, also while it is used: who waits on it gets SubscriberNotFound. Records stay."""
         self.check_open(write=True)
-        subscriber.delete(self, name)
+        subscribers.delete(self, name)
 
     # --- channels ----------------------------------------------------------------------------------------------------
 

@@ -7,13 +7,11 @@ the cursor; `poll` and iteration begin there, go on by themselves, and move it w
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import logging
 import math
 import os
 import threading
-import uuid
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -31,12 +29,11 @@ from jjq.errors import (
     StoreClosed,
     StoreReadOnly,
     SubscriberBusy,
-    SubscriberExists,
     SubscriberNotFound,
     TopicDeleted,
 )
 from jjq.feed import Feed, Place, watched
-from jjq.model import PartitionLag, Record, check_name
+from jjq.model import PartitionLag, Record
 from jjq.wake import wait_for
 
 if TYPE_CHECKING:
@@ -293,7 +290,7 @@ class Subscriber:
             with self._mutex:
                 if not self._store.catalog.set_cursors(self.id, places, only_forward=False):
                     raise self._gone()
-                _ring(self._topic)
+                ring(self._topic)
                 self._pinned = None
                 if self._popping is not None:
                     self._follow_cursor(self._popping)
@@ -420,65 +417,9 @@ class Subscriber:
             lock.close()
 
 
-def create(
-    store: Store, topic: Topic, name: str | None, start: Any, on_data_loss: str, exist_ok: bool
-) -> Subscriber:  # fmt: skip
-    """See `Store.create_subscriber`."""
-    check_on_data_loss(on_data_loss)
-    chosen = f"sub-{uuid.uuid4().hex[:16]}" if name is None else check_name(name, "subscriber")
-    row = SubscriberRow(uuid.uuid4().hex, chosen, topic.id, on_data_loss, now_us(), topic.name)
-    known = store.catalog.subscriber(chosen)
-    if known is None and store.catalog.add_subscriber(row, resolve_places(topic, start, on_data_loss)):
-        return Subscriber(store, topic, row)
-    known = known or store.catalog.subscriber(chosen)
-    if exist_ok and known is not None and known.topic_id == topic.id:
-        return Subscriber(store, topic, known)
-    of = f" of topic {known.topic!r}" if known is not None else ""
-    raise SubscriberExists(f"there is a subscriber {chosen!r}{of} already; use it with store.subscriber({chosen!r})")
-
-
-def find(store: Store, name: str) -> Subscriber:
-    """See `Store.subscriber`."""
-    row = store.catalog.subscriber(check_name(name, "subscriber"))
-    if row is None:
-        names = [each.name for each in store.catalog.subscribers()]
-        near = difflib.get_close_matches(name, names, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names[:5])}" if names else ""
-        raise SubscriberNotFound(f"there is no subscriber {name!r} in {store.path}{hint}")
-    return Subscriber(store, store.topic(row.topic), row)
-
-
-def find_all(store: Store, topic: str | None) -> list[Subscriber]:
-    """See `Store.subscribers`."""
-    topics = {each.id: each for each in (store.topics() if topic is None else [store.topic(topic)])}
-    rows = store.catalog.subscribers()
-    return [Subscriber(store, topics[row.topic_id], row) for row in rows if row.topic_id in topics]
-
-
-def delete(store: Store, name: str) -> None:
-    """See `Store.delete_subscriber`."""
-    found = find(store, name)
-    if not store.catalog.drop_subscriber(found.id):
-        raise SubscriberNotFound(f"there is no subscriber {name!r} in {store.path}")
-    drop_lock(store, found.id)
-    _ring(found.topic)
-
-
 def handles(store: Store) -> list[Subscriber]:
     """Every handle of this process on the store's subscribers that is in use."""
     return [each for each in list(_subscribers) if each._store is store]
-
-
-def lock_files(store: Store, topic_id: str) -> list[str]:
-    """The lock files of a topic's subscribers, relative to the store."""
-    found = [row for row in store.catalog.subscribers() if row.topic_id == topic_id]
-    return [str(lock_path(store.path, row.id).relative_to(store.path)) for row in found]
-
-
-def drop_lock(store: Store, subscriber_id: str) -> None:
-    """Removes the lock file of a subscriber that is gone; ids are never used again, so nobody needs it."""
-    with contextlib.suppress(OSError):
-        files.unlink(lock_path(store.path, subscriber_id))
 
 
 class _ConsumerLock:
@@ -552,7 +493,7 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def _ring(topic: Topic) -> None:
+def ring(topic: Topic) -> None:
     """Wakes who waits on a topic after a change of a cursor: that writes to no file that is watched."""
     with contextlib.suppress(OSError):  # only a wake-up: who waits looks again by itself a little later
         fd = files.open_lock(topic.directory(0) / "lock")

@@ -1,0 +1,78 @@
+"""The subscribers of a store: made, found, deleted. What one does is in `subscriber.py`."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from jjq import files
+from jjq.catalog.base import SubscriberRow
+from jjq.clock import now_us
+from jjq.errors import SubscriberExists, SubscriberNotFound
+from jjq.model import check_name
+from jjq.subscriber import Subscriber, check_on_data_loss, lock_path, resolve_places, ring
+
+if TYPE_CHECKING:
+    from jjq.store import Store
+    from jjq.topic import Topic
+
+
+def create(
+    store: Store, topic: Topic, name: str | None, start: Any, on_data_loss: str, exist_ok: bool
+) -> Subscriber:  # fmt: skip
+    """See `Store.create_subscriber`."""
+    check_on_data_loss(on_data_loss)
+    chosen = f"sub-{uuid.uuid4().hex[:16]}" if name is None else check_name(name, "subscriber")
+    row = SubscriberRow(uuid.uuid4().hex, chosen, topic.id, on_data_loss, now_us(), topic.name)
+    known = store.catalog.subscriber(chosen)
+    if known is None and store.catalog.add_subscriber(row, resolve_places(topic, start, on_data_loss)):
+        return Subscriber(store, topic, row)
+    known = known or store.catalog.subscriber(chosen)
+    if exist_ok and known is not None and known.topic_id == topic.id:
+        return Subscriber(store, topic, known)
+    of = f" of topic {known.topic!r}" if known is not None else ""
+    raise SubscriberExists(f"there is a subscriber {chosen!r}{of} already; use it with store.subscriber({chosen!r})")
+
+
+def find(store: Store, name: str) -> Subscriber:
+    """See `Store.subscriber`."""
+    row = store.catalog.subscriber(check_name(name, "subscriber"))
+    if row is None:
+        names = [each.name for each in store.catalog.subscribers()]
+        near = difflib.get_close_matches(name, names, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names[:5])}" if names else ""
+        raise SubscriberNotFound(f"there is no subscriber {name!r} in {store.path}{hint}")
+    topic = store.topic(row.topic)
+    if topic.id != row.topic_id:  # deleted, and made again, a moment ago
+        raise SubscriberNotFound(f"there is no subscriber {name!r} in {store.path}")
+    return Subscriber(store, topic, row)
+
+
+def find_all(store: Store, topic: str | None) -> list[Subscriber]:
+    """See `Store.subscribers`."""
+    topics = {each.id: each for each in (store.topics() if topic is None else [store.topic(topic)])}
+    rows = store.catalog.subscribers()
+    return [Subscriber(store, topics[row.topic_id], row) for row in rows if row.topic_id in topics]
+
+
+def delete(store: Store, name: str) -> None:
+    """See `Store.delete_subscriber`."""
+    found = find(store, name)
+    if not store.catalog.drop_subscriber(found.id):
+        raise SubscriberNotFound(f"there is no subscriber {name!r} in {store.path}")
+    drop_lock(store, found.id)
+    ring(found.topic)
+
+
+def lock_files(store: Store, topic_id: str) -> list[str]:
+    """The lock files of a topic's subscribers, relative to the store."""
+    found = [row for row in store.catalog.subscribers() if row.topic_id == topic_id]
+    return [str(lock_path(store.path, row.id).relative_to(store.path)) for row in found]
+
+
+def drop_lock(store: Store, subscriber_id: str) -> None:
+    """Removes the lock file of a subscriber that is gone; ids are never used again, so nobody needs it."""
+    with contextlib.suppress(OSError):
+        files.unlink(lock_path(store.path, subscriber_id))

@@ -87,7 +87,7 @@ def _move(store: Store, topic: Topic, channel: ChannelRow, state: ChannelState, 
         store.discard(files)
         raise
     first = leases[0]
-    _log.warning(
+    _log.info(
         "channel %r of topic %r gave up %d records, the first at offset %d of partition %d after %d attempts (%s): "
         "they are in topic %r",
         channel.name, topic.name, len(headers), first.start, first.partition, first.attempts, first.reason, dead.name,

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 import jjq
-from jjq.cli import output
+from jjq.cli import channels, output
 from jjq.cli.arguments import (
     Commands,
     UsageError,
@@ -40,6 +40,10 @@ _SETTINGS: tuple[tuple[str, dict[str, Any], str], ...] = (
      "records older than this go, such as '7 days'; none keeps them for ever (default)"),
     ("retention_bytes", {"type": typed(or_none(size)), "metavar": "SIZE"},
      "the oldest records of a partition go beyond this size; none keeps them (default)"),
+    ("retention_segments", {"type": typed(or_none(at_least_one)), "metavar": "N"},
+     "or beyond this many segments, the active one included; none keeps them (default)"),
+    ("retention_waits", {"type": typed(_waits), "metavar": "NAMES"},
+     "subscribers and channels that records stay for until they are read: names with commas between, all, or none (default)"),
     ("timestamps", {"choices": ["broker", "producer"]}, "who gives records their time (default: broker)"),
     ("compression", {"choices": ["none", "lz4", "zstd"]}, "of sealed segments (default: none)"),
     ("max_record_bytes", {"type": typed(size), "metavar": "SIZE"}, "a larger record is refused (default: 64MB)"),
@@ -101,6 +105,7 @@ def add_commands(commands: Commands) -> None:
     )
     parser.add_argument("topic", metavar="TOPIC")
     add_yes(parser)
+    channels.add_topic_commands(group)
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:

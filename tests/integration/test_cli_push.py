@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import select
+import signal
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,17 @@ def test_the_standard_input_is_pushed_as_it_comes(cli: Cli) -> None:
         assert (process.returncode, err) == (0, b"")
         assert out.startswith(b"3 records pushed to t")
         assert subscriber.pop().value == b"half a line"
+
+
+def test_an_interrupted_push_says_what_went_in(cli: Cli) -> None:
+    cli.run("topic", "create", "t")
+    with cli.open() as store, store.create_subscriber("t") as subscriber, cli.start("push", "t") as process:
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        assert subscriber.pop(timeout=60).value == b"one"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert (process.returncode, out, err) == (130, b"", b"jjq: stopped; 1 record went in\n")
 
 
 def test_nothing_at_all_is_pushed_quietly(cli: Cli) -> None:

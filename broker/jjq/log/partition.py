@@ -9,123 +9,21 @@ import contextlib
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
-
-import pyarrow as pa
+from typing import Any
 
 from jjq import files
 from jjq.clock import now_us
 from jjq.errors import DamagedSegment, StoreError
-from jjq.log import format as fmt
-from jjq.log.stream import ActiveFile, StreamReader, promised_after, scan_messages, stream_paths
+from jjq.log.active import ActiveFile
+from jjq.log.contracts import LogCatalog, LogSettings, PartitionState, TopicFacts
+from jjq.log.recovery import copy_whole, survey
+from jjq.log.requests import Append, encode_all
+from jjq.log.stream import stream_paths
 from jjq.model import Segment
-from jjq.schema import TIMESTAMP, headers_array, null_headers
 
-_TEMPLATE_ROWS = 256  # above this pyarrow's fixed cost no longer matters
 _GROUP_BYTES = 32 << 20  # what one leader writes at once
-_JOIN_ROWS = 4096
-
-
-class PartitionState(Protocol):
-    """The catalog's row of a partition, as the log needs it."""
-
-    @property
-    def start_offset(self) -> int: ...
-    @property
-    def end_offset(self) -> int: ...
-    @property
-    def active(self) -> str | None: ...
-    @property
-    def active_schema(self) -> int: ...
-    @property
-    def lineage(self) -> int: ...
-    @property
-    def boot_id(self) -> str: ...
-    @property
-    def prefix_max_ts(self) -> int: ...
-
-
-class LogCatalog(Protocol):
-    """What a log asks of the catalog. `roll` is durable on return; reads are of one state each."""
-
-    def partition(self, topic_id: str, partition: int) -> Any: ...
-    def segments(self, topic_id: str, partition: int, start: int, end: int) -> tuple[Any, list[Segment]]: ...
-    def first_segment_reaching(self, topic_id: str, partition: int, ts: int) -> Segment | None: ...
-    def first_segment_with(self, topic_id: str, partition: int, ts: int) -> Segment | None: ...
-    def lineages(self, topic_id: str, partition: int, after: int) -> list[tuple[int, int]]: ...
-    def roll(
-        self, before: Any, *, closed: Segment | None, active: str | None, active_schema: int, boot_id: str,
-        lineage_start: int | None = None, garbage: Sequence[str] = (), due_at: int = 0,
-    ) -> Any: ...  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class LogSettings:
-    """What appending needs to know of a topic; read again whenever another active file is opened."""
-
-    schema_version: int
-    sync: str
-    sync_interval_ms: int
-    segment_bytes: int
-    segment_rows: int | None
-    segment_age_us: int | None
-
-
-class TopicFacts(Protocol):
-    """Settings and schemas of one topic. `settings` asks the catalog and raises TopicDeleted; schemas never change."""
-
-    def settings(self) -> LogSettings: ...
-    def physical(self, version: int) -> pa.Schema: ...
-    def template(self, version: int) -> fmt.RowsTemplate | None: ...
-
-
-@dataclass(eq=False, slots=True)
-class Append:
-    """A request to append: rows of a topic without a schema, or one batch of physical columns without timestamps.
-
-    `stamps` in microseconds for producer time, None for the broker's. Filled in when it is done: the first offset and
-    the timestamp of the first row.
-    """
-
-    version: int
-    keys: Sequence[bytes | None] = ()
-    values: Sequence[bytes | None] = ()
-    headers: Sequence[list[tuple[str, bytes | None]] | None] | None = None
-    batch: pa.RecordBatch | None = None
-    stamps: Sequence[int] | None = None
-    size: int = 0
-    offset: int = -1
-    timestamp: int = 0
-    done: bool = False
-    error: BaseException | None = None
-    wake: threading.Lock | None = None
-    leads: bool = False
-
-    @property
-    def rows(self) -> int:
-        return len(self.values) if self.batch is None else int(self.batch.num_rows)
-
-
-@dataclass(slots=True)
-class _Group:
-    """Requests that become one message."""
-
-    requests: list[Append] = field(default_factory=list)
-    rows: int = 0
-
-    def takes(self, request: Append) -> bool:
-        if not self.requests:
-            return True
-        first = self.requests[0]
-        return (
-            (first.batch is None) == (request.batch is None)
-            and (first.stamps is None) == (request.stamps is None)
-            and first.version == request.version
-            and self.rows + request.rows <= _JOIN_ROWS
-        )
 
 
 class PartitionLog:
@@ -273,7 +171,7 @@ class PartitionLog:
     def _write(self, requests: list[Append]) -> None:
         # Encoding needs only the schema, so it is done before the lock; the time is stamped under it.
         settings = self._settings or self._facts.settings()
-        groups, messages = self._encode_all(requests, settings.schema_version)
+        groups, messages = encode_all(requests, self._facts, settings.schema_version)
         if self._lock_fd < 0:
             self._open_lock()
         files.lock(self._lock_fd)
@@ -284,7 +182,7 @@ class PartitionLog:
             assert self._settings is not None
             settings = self._settings
             if settings.schema_version != version:
-                groups, messages = self._encode_all(requests, settings.schema_version)
+                groups, messages = encode_all(requests, self._facts, settings.schema_version)
             stamp = max(now, active.last_ts)
             messages = [
                 message.stamped(stamp) if group.requests[0].stamps is None else message
@@ -302,45 +200,6 @@ class PartitionLog:
             request.offset = offset
             request.timestamp = stamp if request.stamps is None else request.stamps[0]
             offset += request.rows
-
-    def _encode_all(self, requests: list[Append], version: int) -> tuple[list[_Group], list[fmt.Encoded]]:
-        groups = [_Group()]
-        for request in requests:
-            if not groups[-1].takes(request):
-                groups.append(_Group())
-            groups[-1].requests.append(request)
-            groups[-1].rows += request.rows
-        return groups, [self._encode(group, version) for group in groups]
-
-    def _encode(self, group: _Group, version: int) -> fmt.Encoded:
-        schema = self._facts.physical(version)
-        requests = group.requests
-        # Broker time is written over later, so that a large batch needs no number a row here.
-        broker = requests[0].stamps is None
-        stamps = [0] if broker else [ts for request in requests for ts in (request.stamps or ())]
-        if requests[0].batch is not None:
-            batches = [fill(each.batch, pa.schema(list(schema)[1:])) for each in requests if each.batch is not None]
-            batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-            columns = [stamp_array(stamps, group.rows, broker), *batch.columns]
-        else:
-            if len(requests) == 1:
-                keys, values, headers = requests[0].keys, requests[0].values, requests[0].headers
-            else:
-                keys = [key for request in requests for key in request.keys]
-                values = [value for request in requests for value in request.values]
-                headers = None
-                if any(request.headers is not None for request in requests):
-                    headers = [h for r in requests for h in (r.headers if r.headers is not None else [None] * r.rows)]
-            template = self._facts.template(version)
-            if headers is None and template is not None and group.rows <= _TEMPLATE_ROWS:
-                return template.encode(stamps * group.rows if broker else stamps, keys, values)
-            columns = [
-                stamp_array(stamps, group.rows, broker),
-                pa.array(keys, pa.binary()),
-                null_headers(group.rows) if headers is None else headers_array(headers),
-                pa.array(values, pa.binary()),
-            ]
-        return fmt.encode(pa.RecordBatch.from_arrays(columns, schema=schema), min(stamps), max(stamps))
 
     # --- the active file, under the lock -----------------------------------------------------------------------------
 
@@ -551,11 +410,12 @@ class PartitionLog:
             return self._catalog.roll(
                 row, closed=None, active=None, active_schema=row.active_schema, boot_id=self._boot_id
             )
-        found = survey(self.directory, row, self._facts.physical(row.active_schema), self._topic_bytes, self.partition)
+        schema = self._facts.physical(row.active_schema)
+        found = survey(self.directory, row, schema, self._topic_bytes, self.partition)
         lineage_start = found.end if settings.sync != "always" or found.index_end > found.end else None
         active, garbage = row.active, []
         if not found.clean:
-            copy = self._copy_locked(row, found)
+            copy = copy_whole(self.directory, row, schema, self._topic_bytes, self.partition, found)
             active = copy.uuid
             copy.close_descriptors()
             garbage = [self._relative(path.name) for path in stream_paths(self.directory, row.active)]
@@ -563,24 +423,6 @@ class PartitionLog:
             row, closed=None, active=active, active_schema=row.active_schema, boot_id=self._boot_id,
             lineage_start=lineage_start, garbage=garbage, due_at=now_us() + self._grace_us,
         )  # fmt: skip
-
-    def _copy_locked(self, row: Any, found: Survey) -> ActiveFile:
-        schema = self._facts.physical(row.active_schema)
-        copy = ActiveFile.create(self.directory, uuid.uuid4().hex, schema, row.end_offset, row.prefix_max_ts, now_us())
-        try:
-            with StreamReader(self.directory, row.active, schema, entries=found.entries) as reader:
-                stamps = {entry.base: entry for entry in found.entries if entry.kind == fmt.BATCH}
-                for base, batch in reader.scan(row.end_offset, found.end):
-                    entry = stamps[base]
-                    message = fmt.encode(batch, entry.min_ts, entry.max_ts)
-                    copy.append_locked(self._topic_bytes, self.partition, [message], entry.appended_at, sync=False)
-            copy.sync_locked()
-            if found.closed:
-                copy.close_locked("recovered")
-        except BaseException:
-            copy.close_descriptors()
-            raise
-        return copy
 
     # --- the life of the object --------------------------------------------------------------------------------------
 
@@ -602,80 +444,3 @@ class PartitionLog:
             with contextlib.suppress(OSError):
                 files.close(self._lock_fd)
             self._lock_fd = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """What is whole in an active file after a reboot. `clean`: index and data agree to the last byte."""
-
-    entries: list[fmt.Entry]
-    end: int
-    index_end: int
-    clean: bool
-    closed: bool
-
-
-def survey(directory: Path, row: PartitionState, schema: pa.Schema, topic: bytes, partition: int) -> Survey:
-    """Reads a whole active file by its messages; raises DamagedSegment when durable records are not whole."""
-    assert row.active is not None
-    path, index_path = stream_paths(directory, row.active)
-    with files.translated("recover", path):
-        index_bytes = index_path.read_bytes() if index_path.exists() else b""
-        if not path.exists():
-            raise DamagedSegment(
-                f"{path}: the active file is missing; run `jjq repair`",
-                path=str(path), position=0, lost=(row.end_offset, row.end_offset),
-            )  # fmt: skip
-        entries, why = scan_messages(path, schema, topic, partition)
-        size = path.stat().st_size
-    index = fmt.valid_prefix(index_bytes)
-    head = fmt.stream_head(schema)
-    if not entries:
-        crc = fmt.crc32c(head)
-        floor = row.prefix_max_ts
-        entries = [fmt.Entry(fmt.OPEN, 0, 0, 0, row.end_offset, 0, 0, len(head), fmt.NO_TS, floor, fmt.NO_TS, 0, crc)]
-    end, position = entries[-1].end, entries[-1].end_position
-    closing = next((entry for entry in index if entry.kind == fmt.CLOSE), None)
-    promised = max((entry.end for entry in index if entry.flags & fmt.SYNCED), default=row.end_offset)
-    if closing is not None:
-        promised = closing.base
-        if end > closing.base:
-            entries = [entry for entry in entries if entry.end <= closing.base]
-            end, position = entries[-1].end, entries[-1].end_position
-    later = promised_after(path, position) if why else None
-    if entries[0].base != row.end_offset or end < promised or (later is not None and closing is None):
-        lost = (end, max(promised, later.base if later else end))
-        raise DamagedSegment(
-            f"{path}: damaged at byte {position} ({why or 'records are missing'}): offsets {lost[0]} to {lost[1] - 1} were "
-            f"on disk and cannot be read. `jjq repair` keeps what is whole",
-            path=str(path), position=position, lost=lost,
-        )  # fmt: skip
-    index_end = max((entry.end for entry in index if entry.kind == fmt.BATCH), default=row.end_offset)
-    if closing is not None:
-        index_end = min(index_end, closing.base)
-    clean = (
-        len(index) * fmt.ENTRY_SIZE == len(index_bytes)
-        and bool(index)
-        and index[-1].end == end
-        and (size == position or closing is not None)
-        and [(e.base, e.position, e.file_crc) for e in index if e.kind == fmt.BATCH]
-        == [(e.base, e.position, e.file_crc) for e in entries if e.kind == fmt.BATCH]
-    )
-    return Survey(entries, end, index_end, clean, closing is not None)
-
-
-def stamp_array(stamps: Sequence[int], rows: int, broker: bool) -> pa.Array:
-    if broker:
-        return pa.Array.from_buffers(TIMESTAMP, rows, [None, pa.py_buffer(bytes(8 * rows))])
-    return pa.array(stamps, pa.int64()).cast(TIMESTAMP)
-
-
-def fill(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with the columns of a later version of its schema, null where it has none."""
-    if batch.num_columns == len(schema):
-        return batch
-    columns = [
-        batch.column(i) if i < batch.num_columns else pa.nulls(batch.num_rows, schema.field(i).type)
-        for i in range(len(schema))
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)

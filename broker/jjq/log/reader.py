@@ -16,8 +16,9 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from jjq.errors import DamagedSegment, DataLoss, InvalidArgument, StoreError
+from jjq.log.contracts import LogCatalog, TopicFacts
 from jjq.log.format import NO_TS
-from jjq.log.partition import LogCatalog, TopicFacts, survey
+from jjq.log.recovery import survey
 from jjq.log.sealed import SealedReader, rebatch
 from jjq.log.stream import StreamReader
 from jjq.model import PartitionOffsets, Segment, SegmentInfo, Slice

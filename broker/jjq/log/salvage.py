@@ -12,7 +12,7 @@ import pyarrow as pa
 from jjq.log import flat
 from jjq.log import format as fmt
 from jjq.log.format import CLOSE, ENTRY_SIZE, Entry
-from jjq.log.stream import message_at
+from jjq.log.recovery import message_at
 
 _EVER = 1 << 62
 # More metadata than any message of ours has: what claims more is no message, and is not read to find out.
@@ -120,9 +120,9 @@ class Wreck:
 
     def _columns_hold(self, head: bytes, field: fmt.SealedField, position: int, schema: pa.Schema) -> bool:
         body_length = flat.body_length(head)
-        body = self.data.slice(position + len(head), body_length)
-        if len(body) < body_length:
+        if position + len(head) + body_length > len(self.data):
             return False
+        body = self.data.slice(position + len(head), body_length)
         try:
             ranges = fmt.column_ranges(head, body_length, schema)
         except flat.NotAMessage:
@@ -147,6 +147,20 @@ class Wreck:
                 try:
                     message, _ = message_at(self.data, position)
                     return flat.batch_layout(bytes(message)).buffer_count == wanted
+                except flat.NotAMessage:
+                    pass
+            position = self._next(position + 8, len(self.data))
+        return False
+
+    def fits_sealed(self, schema: pa.Schema) -> bool:
+        """Whether the file has a batch, not necessarily whole, of as many columns as this physical schema."""
+        position = self._next(0, len(self.data))
+        while position >= 0:
+            if self._could_begin(position):
+                try:
+                    head_length = flat.PREFIX + flat.metadata_length(self._view[position : position + flat.PREFIX])
+                    fmt.check_sealed(bytes(self._view[position : position + head_length]), len(schema))
+                    return True
                 except flat.NotAMessage:
                     pass
             position = self._next(position + 8, len(self.data))

@@ -1,0 +1,294 @@
+"""The file a partition appends to, as one process sees it.
+
+Written end and visible end are apart: bytes count only when their index entry is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from jjq import files
+from jjq.errors import DamagedSegment
+from jjq.log import format as fmt
+from jjq.log.format import BATCH, CLOSE, ENTRY_SIZE, NO_TS, OPEN, SYNC, SYNCED, ActiveField, Encoded, Entry
+from jjq.log.stream import stream_paths
+from jjq.model import Segment
+
+_JOIN_BYTES = 64 << 10  # up to here one joined write is cheaper than a vector of parts
+
+
+class ActiveFile:
+    """The file being appended to, as one process sees it. Every method but `open` and `create` needs the partition's lock.
+
+    Written end and visible end are apart: bytes count only when their index entry is there.
+    """
+
+    def __init__(self, directory: Path, uuid: str, fd: int, index_fd: int) -> None:
+        self.directory, self.uuid = directory, uuid
+        self.path, self.index_path = stream_paths(directory, uuid)
+        self._fd, self._index_fd = fd, index_fd
+        self._known = 0  # entries read so far
+        self._index_size = 0  # bytes of the index when it was last looked at
+        self.base = 0
+        self.head_length = 0
+        self.last: Entry = Entry(OPEN, 0, 0, 0, 0, 0, 0, 0, NO_TS, NO_TS, NO_TS, 0, 0)
+        self.end = 0  # of `last`: the visible end offset
+        self.length = 0  # and the end of its bytes
+        self.min_ts = 1 << 62
+        self.floor_ts = NO_TS  # the partition's highest timestamp before this file
+        self.synced_offset = 0  # end of what is known to be on disk
+        self.synced_position = 0
+        self.opened_at = 0
+        self.failed = False  # a sync failed here: what it was for must never count
+
+    @classmethod
+    def create(cls, directory: Path, uuid: str, schema: pa.Schema, base: int, floor_ts: int, now: int) -> ActiveFile:
+        """A new file, synced with its name."""
+        path, index_path = stream_paths(directory, uuid)
+        head = fmt.stream_head(schema)
+        entry = Entry(OPEN, SYNCED, 0, 0, base, 0, 0, len(head), NO_TS, floor_ts, NO_TS, now, fmt.crc32c(head))
+        fd = files.create(path)
+        index_fd = -1
+        try:
+            index_fd = files.create(index_path)
+            files.pwrite(fd, head, 0)
+            files.pwrite(index_fd, fmt.pack_entry(entry), 0)
+            files.datasync(fd)
+            files.datasync(index_fd)
+            files.sync_dir(directory)
+        except BaseException:
+            for each in (fd, index_fd):
+                if each >= 0:
+                    files.close(each)
+            for made in (path, index_path):  # ours alone: no row names it
+                with contextlib.suppress(OSError):
+                    files.unlink(made)
+            raise
+        active = cls(directory, uuid, fd, index_fd)
+        active._take(entry)
+        active._known = 1
+        return active
+
+    @classmethod
+    def open(cls, directory: Path, uuid: str) -> ActiveFile:
+        path, index_path = stream_paths(directory, uuid)
+        fd = files.open_rw(path)
+        try:
+            index_fd = files.open_rw(index_path)
+        except OSError:
+            files.close(fd)
+            raise
+        return cls(directory, uuid, fd, index_fd)
+
+    def close_descriptors(self) -> None:
+        for fd in (self._fd, self._index_fd):
+            if fd >= 0:
+                with contextlib.suppress(OSError):
+                    files.close(fd)
+        self._fd = self._index_fd = -1
+
+    @property
+    def closed(self) -> bool:
+        return self.last.kind == CLOSE
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.base
+
+    @property
+    def last_ts(self) -> int:
+        """The partition's highest timestamp so far."""
+        return max(self.floor_ts, self.last.run_max_ts)
+
+    def refresh_locked(self) -> None:
+        """Takes in the entries that others have written."""
+        self._index_size = files.size(self._index_fd)
+        count = self._index_size // ENTRY_SIZE
+        if count > self._known:
+            data = files.pread(self._index_fd, (count - self._known) * ENTRY_SIZE, self._known * ENTRY_SIZE)
+            if not fmt.entries_hold(data):
+                position = (self._known + len(fmt.valid_prefix(data))) * ENTRY_SIZE
+                raise DamagedSegment(
+                    f"{self.index_path}: the index is damaged at byte {position}; run `jjq repair`",
+                    path=str(self.index_path), position=position, lost=None,
+                )  # fmt: skip
+            for entry in fmt.unpack_entries(data):
+                self._take(entry)
+            self._known = count
+        if not self._known:
+            raise DamagedSegment(
+                f"{self.index_path}: the index is empty; run `jjq repair`",
+                path=str(self.index_path),
+                position=0,
+                lost=None,
+            )
+
+    def _take(self, entry: Entry) -> None:
+        if entry.kind == OPEN:
+            self.base, self.head_length, self.floor_ts = entry.base, entry.length, entry.max_ts
+            self.opened_at = entry.appended_at
+        elif entry.kind == BATCH:
+            self.min_ts = min(self.min_ts, entry.min_ts)
+        if entry.flags & SYNCED:
+            self.synced_offset, self.synced_position = entry.end, entry.end_position
+        self.last, self.end, self.length = entry, entry.end, entry.end_position
+
+    def ready_locked(self) -> bool:
+        """Whether the file takes records as this process knows it: nobody has added to it, closed it or left it torn."""
+        return (
+            files.size(self._index_fd) == self._known * ENTRY_SIZE
+            and files.size(self._fd) == self.length
+            and self.last.kind != CLOSE
+            and not self.failed
+        )
+
+    def torn_locked(self) -> bool:
+        """Whether there are bytes after the last entry: someone died, or failed, between the write and its entry."""
+        return files.size(self._fd) != self.length or self._index_size % ENTRY_SIZE != 0
+
+    def append_locked(self, topic: bytes, partition: int, messages: Sequence[Encoded], now: int, sync: bool) -> int:
+        """Writes messages one after the other; returns the offset of the first. With `sync` they are on disk on return.
+
+        On an error nothing of them is visible. After a failed write the file is torn, after a failed sync it is closed.
+        """
+        last = self.last
+        first = offset = self.end
+        start = position = self.length
+        crc, run_max, low_ts = last.file_crc, last.run_max_ts, self.min_ts
+        appended_at = max(now, last.appended_at)
+        flags = SYNCED if sync else 0
+        buffers: list[Any] = []
+        packed: list[bytes] = []
+        entry = last
+        for message in messages:
+            rows, low, high = message.rows, message.min_ts, message.max_ts
+            head = fmt.place(message, ActiveField(topic, partition, offset, rows, self.synced_position, appended_at))
+            crc = fmt.extend(crc, head)
+            length = len(head)
+            buffers.append(head)
+            for part in message.body:
+                crc = fmt.extend(crc, part)
+                length += len(part)
+                buffers.append(part)
+            run_max = max(run_max, high)
+            entry = Entry(
+                BATCH, flags, 0, message.layout, offset, rows, position, length, low, high, run_max, appended_at, crc
+            )
+            packed.append(fmt.pack_entry(entry))
+            low_ts = min(low_ts, low)
+            offset += rows
+            position += length
+        if position - start <= _JOIN_BYTES:
+            files.pwrite(self._fd, b"".join(buffers), start)
+        else:
+            files.pwrite_all(self._fd, buffers, start)
+        self._count_locked(b"".join(packed), entry, low_ts, sync)
+        return first
+
+    def append_value_locked(
+        self, template: fmt.RowsTemplate, topic: bytes, partition: int, value: bytes, now: int, sync: bool
+    ) -> tuple[int, int]:
+        """`append_locked` of one value without a key, at the broker's time, in half the time; its offset and timestamp."""
+        last, offset = self.last, self.end
+        ts = max(now, self.floor_ts, last.run_max_ts)
+        appended_at = max(last.appended_at, now)
+        data = template.message(ts, value, topic, partition, offset, self.synced_position, appended_at)
+        files.pwrite(self._fd, data, self.length)
+        crc = fmt.extend(last.file_crc, data)
+        flags = SYNCED if sync else 0
+        entry = Entry(BATCH, flags, 0, template.layout, offset, 1, self.length, len(data), ts, ts, ts, appended_at, crc)
+        self._count_locked(fmt.pack_entry(entry), entry, min(self.min_ts, ts), sync)
+        return offset, ts
+
+    def _count_locked(self, packed: bytes, last: Entry, min_ts: int, sync: bool) -> None:
+        """Makes what was written count by its entries, the last of which is given too; with `sync` on disk first."""
+        if sync:
+            self._sync_locked()
+        files.pwrite(self._index_fd, packed, self._known * ENTRY_SIZE)
+        self._known += len(packed) // ENTRY_SIZE
+        self._index_size = self._known * ENTRY_SIZE
+        self.last, self.min_ts = last, min_ts
+        self.end, self.length = last.base + last.rows, last.position + last.length
+        if sync:
+            self.synced_offset, self.synced_position = self.end, self.length
+
+    def sync_locked(self) -> None:
+        """Puts on disk what is visible but not yet synced (durability `interval`), and says so in the index."""
+        if self.last.flags & SYNCED or self.closed:
+            return
+        if self.failed:
+            self.close_locked("failed")
+            return
+        self._sync_locked()
+        # An entry of its own: the last one set again in place could be left half written, and readers rely on it.
+        last = self.last
+        self._add_entry(
+            Entry(SYNC, SYNCED, 0, 0, last.end, 0, last.end_position, 0, NO_TS, NO_TS, last.run_max_ts,
+                  last.appended_at, last.file_crc)
+        )  # fmt: skip
+
+    def _sync_locked(self) -> None:
+        try:
+            files.datasync(self._fd)
+        except OSError:
+            # The page cache now shows bytes that may never reach the disk. Nobody may add to them or believe them.
+            self.failed = True
+            with contextlib.suppress(OSError):
+                self._write_close_locked("failed", self.synced_offset)
+            raise
+
+    def close_locked(self, reason: str) -> None:
+        """Ends the file where its entries end, on disk. It never takes another record.
+
+        Where a sync failed and the closing entry could not be written then, the file ends at what was on disk before: a
+        second sync that succeeds says nothing of the pages that the first one dropped.
+        """
+        if self.closed:
+            return
+        if not self.failed and not self.last.flags & SYNCED:
+            self._sync_locked()
+        self._write_close_locked(reason, self.synced_offset if self.failed else self.last.end)
+        files.datasync(self._index_fd)
+
+    def _write_close_locked(self, reason: str, end: int) -> None:
+        last = self.last
+        position, crc, run_max = last.end_position, last.file_crc, last.run_max_ts
+        if end < last.end:  # unsynced records that a failed sync takes back
+            before = self._entry_ending_at(end)
+            position, crc, run_max = before.end_position, before.file_crc, before.run_max_ts
+        code = fmt.CLOSE_REASONS.index(reason)
+        self._add_entry(
+            Entry(CLOSE, SYNCED, 0, 0, end, code, position, 0, NO_TS, NO_TS, run_max, last.appended_at, crc)
+        )
+
+    def _add_entry(self, entry: Entry) -> None:
+        files.pwrite(self._index_fd, fmt.pack_entry(entry), self._known * ENTRY_SIZE)
+        self._take(entry)
+        self._known += 1
+        self._index_size = self._known * ENTRY_SIZE
+
+    def _entry_ending_at(self, end: int) -> Entry:
+        entries = fmt.unpack_entries(files.pread(self._index_fd, self._known * ENTRY_SIZE, 0))
+        return next(entry for entry in reversed(entries) if entry.kind != CLOSE and entry.end <= end)
+
+    def settle_locked(self) -> None:
+        """Makes sure that a closed file is on disk before a row names it: who closed it may have died first."""
+        files.datasync(self._fd)
+        files.datasync(self._index_fd)
+
+    def highest_visible_locked(self) -> int:
+        """The highest end offset that readers may have seen: more than `end` after a failed sync took records back."""
+        entries = fmt.unpack_entries(files.pread(self._index_fd, self._known * ENTRY_SIZE, 0))
+        return max(entry.end for entry in entries)
+
+    def segment(self, schema_version: int) -> Segment:
+        """The row of this file once it is closed."""
+        return Segment(
+            self.uuid, "arrows", self.base, self.end, self.length, self.last.file_crc, 0, schema_version,
+            self.min_ts, self.last.run_max_ts, self.last_ts, self.last.appended_at,
+        )  # fmt: skip

@@ -1,0 +1,120 @@
+"""Requests to append, and the messages that they become: small ones that wait together share one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from jjq.log import format as fmt
+from jjq.log.contracts import TopicFacts
+from jjq.schema import TIMESTAMP, headers_array, null_headers
+
+_TEMPLATE_ROWS = 256  # above this pyarrow's fixed cost no longer matters
+_JOIN_ROWS = 4096
+
+
+@dataclass(eq=False, slots=True)
+class Append:
+    """A request to append: rows of a topic without a schema, or one batch of physical columns without timestamps.
+
+    `stamps` in microseconds for producer time, None for the broker's. Filled in when it is done: the first offset and
+    the timestamp of the first row.
+    """
+
+    version: int
+    keys: Sequence[bytes | None] = ()
+    values: Sequence[bytes | None] = ()
+    headers: Sequence[list[tuple[str, bytes | None]] | None] | None = None
+    batch: pa.RecordBatch | None = None
+    stamps: Sequence[int] | None = None
+    size: int = 0
+    offset: int = -1
+    timestamp: int = 0
+    done: bool = False
+    error: BaseException | None = None
+    wake: threading.Lock | None = None
+    leads: bool = False
+
+    @property
+    def rows(self) -> int:
+        return len(self.values) if self.batch is None else int(self.batch.num_rows)
+
+
+@dataclass(slots=True)
+class Group:
+    """Requests that become one message."""
+
+    requests: list[Append] = field(default_factory=list)
+    rows: int = 0
+
+    def takes(self, request: Append) -> bool:
+        if not self.requests:
+            return True
+        first = self.requests[0]
+        return (
+            (first.batch is None) == (request.batch is None)
+            and (first.stamps is None) == (request.stamps is None)
+            and first.version == request.version
+            and self.rows + request.rows <= _JOIN_ROWS
+        )
+
+
+def encode_all(requests: Sequence[Append], facts: TopicFacts, version: int) -> tuple[list[Group], list[fmt.Encoded]]:
+    groups = [Group()]
+    for request in requests:
+        if not groups[-1].takes(request):
+            groups.append(Group())
+        groups[-1].requests.append(request)
+        groups[-1].rows += request.rows
+    return groups, [_encode(group, facts, version) for group in groups]
+
+
+def _encode(group: Group, facts: TopicFacts, version: int) -> fmt.Encoded:
+    schema = facts.physical(version)
+    requests = group.requests
+    # Broker time is written over later, so that a large batch needs no number a row here.
+    broker = requests[0].stamps is None
+    stamps = [0] if broker else [ts for request in requests for ts in (request.stamps or ())]
+    if requests[0].batch is not None:
+        batches = [fill(each.batch, pa.schema(list(schema)[1:])) for each in requests if each.batch is not None]
+        batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        columns = [stamp_array(stamps, group.rows, broker), *batch.columns]
+    else:
+        if len(requests) == 1:
+            keys, values, headers = requests[0].keys, requests[0].values, requests[0].headers
+        else:
+            keys = [key for request in requests for key in request.keys]
+            values = [value for request in requests for value in request.values]
+            headers = None
+            if any(request.headers is not None for request in requests):
+                headers = [h for r in requests for h in (r.headers if r.headers is not None else [None] * r.rows)]
+        template = facts.template(version)
+        if headers is None and template is not None and group.rows <= _TEMPLATE_ROWS:
+            return template.encode(stamps * group.rows if broker else stamps, keys, values)
+        columns = [
+            stamp_array(stamps, group.rows, broker),
+            pa.array(keys, pa.binary()),
+            null_headers(group.rows) if headers is None else headers_array(headers),
+            pa.array(values, pa.binary()),
+        ]
+    return fmt.encode(pa.RecordBatch.from_arrays(columns, schema=schema), min(stamps), max(stamps))
+
+
+def stamp_array(stamps: Sequence[int], rows: int, broker: bool) -> pa.Array:
+    if broker:
+        return pa.Array.from_buffers(TIMESTAMP, rows, [None, pa.py_buffer(bytes(8 * rows))])
+    return pa.array(stamps, pa.int64()).cast(TIMESTAMP)
+
+
+def fill(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with the columns of a later version of its schema, null where it has none."""
+    if batch.num_columns == len(schema):
+        return batch
+    columns = [
+        batch.column(i) if i < batch.num_columns else pa.nulls(batch.num_rows, schema.field(i).type)
+        for i in range(len(schema))
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -21,8 +21,9 @@ from jjq.deferral import Delay, defer_all, delay_us
 from jjq.ephemeral import Bound
 from jjq.errors import InvalidArgument, OffsetOutOfRange, RecordTooLarge, SchemaMismatch, TopicDeleted
 from jjq.log import format as fmt
-from jjq.log.partition import Append, LogSettings
+from jjq.log.contracts import LogSettings
 from jjq.log.reader import LogReader, output_schema
+from jjq.log.requests import Append
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Commit, PartitionOffsets, Position, PositionRange, Positions, Record, SegmentInfo, Slice
 from jjq.schema import (

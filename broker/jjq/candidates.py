@@ -18,6 +18,7 @@ from jjq.catalog.base import TopicRow
 from jjq.log.format import BATCH, NO_TS, OPEN, stream_head
 from jjq.log.reader import LOST
 from jjq.log.salvage import Wreck, read_index, runs
+from jjq.log.sealed import MAGIC
 from jjq.log.stream import stream_paths
 from jjq.model import Segment
 from jjq.schema import SYSTEM_COLUMNS, SYSTEM_FIELDS, physical
@@ -28,7 +29,7 @@ class Candidate:
     """A segment that may be part of a partition.
 
     `source`: `stream`, `manifest`, `sidecar` or `catalog` (a row of an older catalog). `clean` when the file is what the
-    row says, as far as was looked; `open` for a stream file that was not closed, whole up to offset `whole_end`.
+    row says, as far as was looked; `open` for a stream file that was not closed and is whole.
     """
 
     segment: Segment
@@ -36,7 +37,6 @@ class Candidate:
     clean: bool
     open: bool = False
     floor: int = NO_TS
-    whole_end: int = 0
     replaces: tuple[str, ...] = ()
 
 
@@ -48,7 +48,7 @@ class Topic:
     schemas: dict[int, pa.Schema | None]
     spans: dict[int, tuple[int, int]] = field(default_factory=dict)
     lineages: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    stale: bool = False  # the spans are those of an older catalog
+    learned: bool = False  # its schemas are those of the files, so their numbers are ours
 
 
 def link_up(found: Sequence[Candidate], start: int, is_there: Callable[[Candidate], bool]) -> list[Candidate]:
@@ -120,15 +120,19 @@ def look_at_stream(directory: Path, uuid: str, topic: Topic, partition: int) -> 
     if not bases or end <= min(bases):
         return None
     # The row of a file that was never closed is made by whoever copies what is whole in it.
-    appended_at = max([entry.appended_at for entry in batches] + [piece.appended_at for piece in pieces])
+    appended_at = max(
+        [entry.appended_at for entry in index.entries] + [piece.appended_at for piece in pieces], default=0
+    )
     high = max((entry.run_max_ts for entry in batches), default=NO_TS)
     segment = Segment(
         uuid, "arrows", min(bases), end, 0, 0, 0, version, min((e.min_ts for e in batches), default=NO_TS), high,
         max(floor, high), appended_at,
     )  # fmt: skip
+    # A file that is whole up to its end can be appended to again. What is whole behind a damaged place is copied out.
     first = next(runs(pieces), [])
-    whole_end = first[-1].end if first and first[0].base == segment.base else segment.base
-    return Candidate(segment, "stream", index.whole, closing is None, floor, whole_end)
+    head = len(stream_head(physical(topic.schemas[version])))
+    whole = bool(first) and (first[0].base, first[0].position, first[-1].end) == (segment.base, head, end)
+    return Candidate(segment, "stream", index.whole, closing is None and whole, floor)
 
 
 def look_at_index(path: Path, topic: Topic) -> Candidate | None:
@@ -154,6 +158,18 @@ def _version_of(wreck: Wreck, schemas: dict[int, pa.Schema | None]) -> int | Non
         if bytes(wreck.data[: len(head)]) == head:
             return version
     return next((version for version in sorted(schemas, reverse=True) if wreck.fits(physical(schemas[version]))), None)
+
+
+def version_of_sealed(path: Path, schemas: dict[int, pa.Schema | None]) -> int | None:
+    """The version of the schema a sealed file was written with, by its head, or where that is damaged by its batches."""
+    if not path.exists():
+        return None
+    wreck = Wreck(path)
+    for version, schema in schemas.items():
+        head = MAGIC + stream_head(physical(schema))
+        if bytes(wreck.data[: len(head)]) == head:
+            return version
+    return next((each for each in sorted(schemas, reverse=True) if wreck.fits_sealed(physical(schemas[each]))), None)
 
 
 def schema_of(path: Path) -> pa.Schema | None:

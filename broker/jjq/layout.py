@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jjq import files
+from jjq.log.format import crc32c
 from jjq.model import Segment
 
 SUFFIXES = (".arrows", ".index", ".arrow", ".json")
@@ -26,6 +27,7 @@ BACKUP = "catalog.backup.db"
 REBUILT = "catalog.rebuilt.db"
 MAINTENANCE_LOCK = "maintenance.lock"
 
+_CHECKSUM = "crc32c"
 _ID = re.compile(r"[0-9a-f]{32}")
 _SEGMENT = re.compile(r"([0-9a-f]{32})(\.arrows|\.index|\.arrow|\.json)")
 _OBJECT = re.compile(r"[0-9a-f]{64}")
@@ -141,19 +143,31 @@ def _walk_below(directory: Path) -> Iterator[Path]:
             yield path
 
 
+def to_json(body: dict[str, Any]) -> bytes:
+    """A small file's text, with a checksum over all it says: a flipped bit in a number would pass for another number."""
+    plain = json.loads(json.dumps(body))  # as it is read back: keys are strings, and in their order
+    return json.dumps(plain | {_CHECKSUM: _checksum(plain)}, indent=1, sort_keys=True).encode()
+
+
+def _checksum(body: dict[str, Any]) -> str:
+    return f"{crc32c(json.dumps(body, sort_keys=True).encode()):08x}"
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """What a small file says; None when it is not there or does not hold what was written."""
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return body if isinstance(body, dict) else None
+    if not isinstance(body, dict) or body.pop(_CHECKSUM, None) not in (None, _checksum(body)):
+        return None
+    return body
 
 
 def write_json(path: Path, body: dict[str, Any]) -> None:
     """Replaces a small file atomically and durably."""
     with files.translated("write", path):
-        files.write_small(path, json.dumps(body, indent=1, sort_keys=True).encode())
+        files.write_small(path, to_json(body))
 
 
 # --- notes and sidecars ----------------------------------------------------------------------------------------------
@@ -204,7 +218,7 @@ def write_sidecar(
         "outputs": [segment_to_json(each) for each in outputs],
         "replaces": list(replaces),
     }
-    files.write_small(path, json.dumps(body, sort_keys=True).encode())
+    files.write_small(path, to_json(body))
 
 
 def read_sidecar(note: dict[str, Any] | None) -> Sidecar | None:

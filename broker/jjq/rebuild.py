@@ -9,12 +9,24 @@ whole; or when a process died between a commit's manifest and its transaction, w
 from __future__ import annotations
 
 import bisect
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+
 from jjq import files, layout, topicfile
-from jjq.candidates import Candidate, Topic, link_up, look_at_index, look_at_stream, lost_candidate, schema_of
+from jjq.candidates import (
+    Candidate,
+    Topic,
+    link_up,
+    look_at_index,
+    look_at_stream,
+    lost_candidate,
+    schema_of,
+    version_of_sealed,
+)
 from jjq.catalog.base import Catalog, PartitionRow, Positions, TopicRow
 from jjq.catalog.restore import (
     Restored,
@@ -31,7 +43,7 @@ from jjq.log.format import NO_TS, stream_head
 from jjq.log.reader import LOST
 from jjq.log.sealed import file_crc
 from jjq.model import Segment, WriterInfo
-from jjq.reports import RepairReport
+from jjq.reports import LostRange, RepairReport
 from jjq.schema import RAW, physical
 
 # A catalog that is lost may have begun lineages that nobody else knows of: one for each reboot since `topic.json` was
@@ -111,7 +123,7 @@ class Rebuild:
             if row is None:
                 continue
             if topic is None:
-                topic = Topic(row, catalog.schemas(row.id), stale=True)
+                topic = Topic(row, catalog.schemas(row.id))
                 for each in catalog.partitions(row.id):
                     topic.spans[each.partition] = (each.start_offset, each.end_offset)
             elif row.schema_version > topic.row.schema_version:
@@ -125,7 +137,7 @@ class Rebuild:
             count = max(int(each.name) for each in partitions) + 1
             config = TopicConfig().to_dict()
             name = f"recovered-{directory.name[:8]}"
-            topic = Topic(TopicRow(directory.name, name, count, config, 0, now_us(), None), {})
+            topic = Topic(TopicRow(directory.name, name, count, config, 0, now_us(), None), {}, learned=True)
             self._report.notes.append(f"nobody knows what topic {directory.name} was called; it is now {name}")
         if topic is not None:
             self._learn_schemas(topic, partitions)
@@ -134,20 +146,22 @@ class Rebuild:
     def _learn_schemas(self, topic: Topic, partitions: Sequence[Path]) -> None:
         """A column added by a process that died before `topic.json` knew of it is in the files, which say what they are."""
         heads = {stream_head(physical(schema)) for schema in topic.schemas.values()}
-        latest = list(topic.row.schema or ()) if topic.schemas else []
-        learned = []
+        seen: Counter[pa.Schema] = Counter()
         for directory in partitions:
             for path in sorted(directory.glob("*.arrow*")):
                 schema = schema_of(path) if layout.segment_file(path.name) is not None else None
-                # A schema only ever grows. What does not extend the last one known is a damaged head, not a schema.
-                if schema is None or stream_head(physical(schema)) in heads or list(schema)[: len(latest)] != latest:
-                    continue
-                heads.add(stream_head(physical(schema)))
-                learned.append(schema)
-        for schema in sorted(learned, key=len):
-            version = max(topic.schemas, default=0) + 1
-            topic.schemas[version] = None if schema == RAW and not topic.schemas else schema
-            topic.row = replace(topic.row, schema_version=version, schema=topic.schemas[version])
+                if schema is not None and stream_head(physical(schema)) not in heads:
+                    seen[schema] += 1
+        # A schema only ever grows. What is no more and no less than another one is a damaged head, not a schema.
+        known = topic.row.schema if topic.schemas else max(seen, key=lambda each: seen[each], default=None)
+        latest = list(known or ())
+        for schema in sorted(seen, key=len):
+            columns = list(schema)
+            grown = columns[: len(latest)] == latest and len(columns) > len(latest)
+            if grown or (topic.learned and columns == latest[: len(columns)]):
+                version = max(topic.schemas, default=0) + 1
+                topic.schemas[version] = None if schema == RAW and topic.learned else schema
+                topic.row = replace(topic.row, schema_version=version, schema=topic.schemas[version])
         if not topic.schemas:
             topic.schemas[1] = None
             topic.row = replace(topic.row, schema_version=1, schema=None)
@@ -164,9 +178,10 @@ class Rebuild:
                 continue
             if file.suffix == ".json":
                 sidecar = layout.read_sidecar(layout.read_json(path))
-                if sidecar is not None and sidecar.segment.schema_version in topic.schemas:
+                if sidecar is not None:
                     clean = self._is_whole(directory, sidecar.segment)
-                    found.append(Candidate(sidecar.segment, "sidecar", clean, replaces=tuple(sidecar.replaces)))
+                    segment = self._of_known_schema(topic, directory, sidecar.segment)
+                    found.append(Candidate(segment, "sidecar", clean, replaces=tuple(sidecar.replaces)))
             elif file.suffix == ".arrows":
                 candidate = look_at_stream(directory, file.uuid, topic, partition)
                 if candidate is not None:
@@ -180,7 +195,15 @@ class Rebuild:
             for _, segment in self._rows_of(catalog, place):
                 if segment.uuid not in known and segment.kind != LOST:
                     known.add(segment.uuid)
+                    segment = self._of_known_schema(topic, directory, segment)
                     found.append(Candidate(segment, "catalog", self._is_there(directory, segment)))
+
+    def _of_known_schema(self, topic: Topic, directory: Path, segment: Segment) -> Segment:
+        """A sealed file with the version of a schema that is there: where nobody knows which there were, by its head."""
+        if not topic.learned and segment.schema_version in topic.schemas:
+            return segment
+        version = version_of_sealed(directory / f"{segment.uuid}.arrow", topic.schemas)
+        return replace(segment, schema_version=topic.row.schema_version if version is None else version)
 
     def _rows_of(self, catalog: Catalog, place: Place) -> Iterator[tuple[PartitionRow, Segment]]:
         if catalog.topic_by_id(place[0]) is None:
@@ -235,7 +258,8 @@ class Rebuild:
                 place = (placed.topic_id, placed.partition)
                 clean = self._is_there(self._directory(place), placed.segment)
                 self._found[place] = [each for each in self._found[place] if each.segment.uuid != placed.segment.uuid]
-                self._found[place].append(Candidate(placed.segment, "manifest", clean))
+                segment = self._of_known_schema(self._topics[place[0]], self._directory(place), placed.segment)
+                self._found[place].append(Candidate(segment, "manifest", clean))
         return taken
 
     def _linked(self, manifest: layout.Manifest) -> list[layout.Placed]:
@@ -277,11 +301,15 @@ class Rebuild:
         files.make_dirs(directory)
         found = self._found[place]
         span = topic.spans.get(partition)
-        start = 0 if span is None else span[0]
-        if span is None or topic.stale:
-            # Nobody knows how far retention has got; what is gone at the beginning may just have been let go.
-            there = [each.segment.base for each in found if self._is_there(directory, each.segment)]
-            start = max(start, min(there, default=start))
+        if span is None:
+            # Nobody knows how far retention had got; what is gone at the beginning may just have been let go.
+            start = min((each.segment.base for each in found if self._is_there(directory, each.segment)), default=0)
+            if start:
+                self._report.notes.append(
+                    f"nobody knows where partition {partition} of topic {topic.row.name!r} began; it begins at {start} now"
+                )
+        else:
+            start = span[0]
         chain = link_up(found, start, lambda each: self._is_there(directory, each.segment))
         end = chain[-1].segment.end if chain else start
         if span is not None and span[1] > end:
@@ -291,12 +319,18 @@ class Rebuild:
         if chain and chain[-1].open:
             active = chain.pop()
             end = active.segment.base
+        self._report.lost += [
+            LostRange(topic.row.name, partition, each.segment.base, each.segment.end, "")
+            for each in chain
+            if each.segment.kind == LOST
+        ]
         segments = self._rows(chain, topic.row.schema_version)
         self._let_go(place, found, chain, start)
+        self._miss_active(topic, partition)
         prefix = max(segments[-1].prefix_max_ts if segments else NO_TS, NO_TS if active is None else active.floor)
         lineages = sorted(topic.lineages.get(partition, []))
         number = max((each for each, _ in lineages), default=0) + LINEAGE_STEP
-        lineages.append((number, end if active is None else active.whole_end))
+        lineages.append((number, end if active is None else active.segment.end))
         row = PartitionRow(
             topic.row.id, partition, start, end, None if active is None else active.segment.uuid,
             topic.row.schema_version if active is None else active.segment.schema_version, number,
@@ -304,6 +338,21 @@ class Rebuild:
             self._boot_id if active is None else "", prefix,
         )  # fmt: skip
         return Restored(row, segments, lineages)
+
+    def _miss_active(self, topic: Topic, partition: int) -> None:
+        """Says so when the file that was appended to is gone with its index: nobody knows how much was in it."""
+        place = (topic.row.id, partition)
+        for catalog in self._older:
+            if catalog.topic_by_id(place[0]) is None:
+                continue
+            active = catalog.partition(*place).active
+            if active is not None and not any(
+                (self._directory(place) / name).exists() for name in layout.names_of(active, "arrows")
+            ):
+                self._report.notes.append(
+                    f"{active}.arrows of partition {partition} of topic {topic.row.name!r} is gone; what had been appended "
+                    f"to it, and not rewritten since, is lost"
+                )
 
     def _rows(self, chain: Sequence[Candidate], version: int) -> list[Segment]:
         rows: list[Segment] = []

@@ -20,15 +20,16 @@ import pyarrow as pa
 from jjq import files, layout, topicfile
 from jjq.candidates import lost_segment
 from jjq.catalog.base import Catalog, PartitionRow, TopicRow
-from jjq.catalog.restore import replace_active, replace_segment
+from jjq.catalog.restore import raise_prefix, replace_active, replace_segment
 from jjq.catalog.sqlite import SqliteDriver, migrations
 from jjq.clock import boot_id, from_us, now_us
 from jjq.compaction import Output
 from jjq.config import TopicConfig
 from jjq.errors import DamagedSegment, StoreError, StoreFormat, StoreNotFound, TopicDeleted
-from jjq.known import Known, in_use
+from jjq.founding import FORMAT
+from jjq.known import Known, in_use, is_named
 from jjq.log.check import check_active, check_segment
-from jjq.log.format import NO_TS
+from jjq.log.format import BATCH, NO_TS
 from jjq.log.reader import LOST
 from jjq.log.salvage import Piece, Wreck, read_index, runs
 from jjq.log.sealed import file_crc
@@ -36,7 +37,7 @@ from jjq.log.stream import stream_paths
 from jjq.model import Segment
 from jjq.rebuild import Rebuild
 from jjq.reports import LostRange, Progress, RepairReport, no_progress
-from jjq.store import FORMAT, Store
+from jjq.store import Store
 from jjq.topic import Facts
 
 _EVER = 1 << 62
@@ -182,11 +183,27 @@ def _contradiction(root: Path, catalog: Catalog) -> str | None:
             for name in named:
                 if not (directory / name).exists():
                     return f"{directory / name} is missing"
+            if (stranger := _forgotten(root, catalog, row)) is not None:
+                return f"it does not know {stranger}, which has records behind those it knows"
             if any(each.schema_version not in schemas for each in segments):
                 return f"it lacks a schema of topic {topic.name!r}"
             numbers = [number for number, _ in catalog.lineages(topic.id, row.partition, -1)]
             if max(numbers, default=0) != row.lineage:
                 return f"partition {row.partition} of topic {topic.name!r} is in a lineage without beginning"
+    return None
+
+
+def _forgotten(root: Path, catalog: Catalog, row: PartitionRow) -> Path | None:
+    """A file with records behind the partition's end that nobody names. Records are only ever appended to a file that the
+    catalog names, so it named it."""
+    directory = root / "topics" / row.topic_id / str(row.partition)
+    for path in sorted(directory.glob("*.arrows")):
+        relative = str(path.relative_to(root))
+        if layout.segment_file(path.name) is None or is_named(catalog, row.topic_id, row.partition, path.stem):
+            continue
+        bases = [entry.base for entry in read_index(path.with_suffix(".index")).entries if entry.kind == BATCH]
+        if bases and min(bases) >= row.end_offset and not catalog.is_garbage(relative):
+            return path
     return None
 
 
@@ -272,8 +289,8 @@ class Repair:
                 _, segments = self._catalog.segments(topic.id, partition, 0, _EVER)
                 before = NO_TS
                 for segment in segments:
-                    self._segment(topic, facts, partition, segment, before)
-                    before = segment.prefix_max_ts
+                    before = self._segment(topic, facts, partition, segment, before)
+                raise_prefix(self._catalog, topic.id, partition, before)
                 self._active(topic, facts, self._catalog.partition(topic.id, partition))
             if topicfile.differs(self._store.path, self._catalog, topic):
                 topicfile.write(self._store.path, self._catalog, topic)
@@ -287,9 +304,12 @@ class Repair:
         self._done += size
         self._progress(min(self._done, self._total), self._total, self._what)
 
-    def _segment(self, topic: TopicRow, facts: Facts, partition: int, segment: Segment, before: int) -> None:
+    def _segment(self, topic: TopicRow, facts: Facts, partition: int, segment: Segment, before: int) -> int:
+        """Checks a closed segment and saves what is whole of a damaged one. `before` is the highest timestamp before it;
+        returns that up to and including it."""
+        prefix = max(before, segment.max_ts, segment.prefix_max_ts)
         if segment.kind == LOST:
-            return
+            return self._with_prefix(topic, partition, segment, prefix)
         directory = self._store.partition_dir(topic.id, partition)
         self._report.segments += 1
         self._report.bytes += segment.length
@@ -298,7 +318,7 @@ class Repair:
         except (DamagedSegment, OSError) as error:
             why = str(error)
         else:
-            return
+            return self._with_prefix(topic, partition, segment, prefix)
         path = directory / f"{segment.uuid}.{segment.kind}"
         schema = facts.physical(segment.schema_version)
         pieces: list[Piece] = []
@@ -316,6 +336,14 @@ class Repair:
         self._say_lost(topic, partition, path, saved)
         for name in layout.names_of(segment.uuid, segment.kind):
             self._quarantine.take(directory / name, why)
+        return saved[-1].prefix_max_ts
+
+    def _with_prefix(self, topic: TopicRow, partition: int, segment: Segment, prefix: int) -> int:
+        """What was saved before a segment may have a higher timestamp than its row knew of."""
+        if segment.prefix_max_ts != prefix:
+            new = replace(segment, prefix_max_ts=prefix)
+            replace_segment(self._catalog, topic.id, partition, segment, [new])
+        return prefix
 
     def _active(self, topic: TopicRow, facts: Facts, row: PartitionRow) -> None:
         place = (topic.id, row.partition)

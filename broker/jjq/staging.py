@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jjq import files
+from jjq import files, layout
 from jjq.catalog.base import PartitionRow, Statements, segment_values, staged_segment
 from jjq.clock import now_us
 from jjq.errors import InvalidArgument, SchemaMismatch, StagedFileMissing
@@ -351,7 +351,7 @@ def _write_manifest(
     with files.translated("write", path):
         fd = files.create(path)
         try:
-            files.pwrite(fd, json.dumps(body, sort_keys=True).encode(), 0)
+            files.pwrite(fd, layout.to_json(body), 0)
             files.datasync(fd)
         finally:
             files.close(fd)

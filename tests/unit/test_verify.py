@@ -366,3 +366,19 @@ def test_a_store_that_others_write_to_is_whole_at_each_look(store: jjq.Store) ->
     assert not errors
     assert reports[-1].records > 0
     assert_whole(store)
+
+
+@pytest.mark.parametrize("sync", ["always", "none"])
+def test_an_index_that_lost_its_end_is_found(store: jjq.Store, sync: str) -> None:
+    """Not what a writer leaves that died: that is one group of messages at most."""
+    topic = store.create_topic("t", sync=sync)
+    for i in range(6):
+        topic.push(b"%d" % i)
+    (index,) = paths(store.path, "*.index")
+    entries = index.read_bytes()
+    index.write_bytes(entries[: 4 * ENTRY_SIZE])
+    store.close()
+    problem = the_only_problem(store.path, "damaged")
+    assert problem.path == str(index)
+    index.write_bytes(entries[: 6 * ENTRY_SIZE])
+    assert "behind its end" in assert_whole(store.path).notes[0]

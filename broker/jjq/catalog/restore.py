@@ -114,6 +114,14 @@ def replace_segment(catalog: Catalog, topic_id: str, partition: int, old: Segmen
             tx.run("add_segment", topic_id=topic_id, partition=partition, **segment_values(segment))
 
 
+def raise_prefix(catalog: Catalog, topic_id: str, partition: int, prefix_max_ts: int) -> None:
+    """Makes sure that a partition's highest timestamp is at least that of its last segment."""
+    row = catalog.partition(topic_id, partition)
+    if row.prefix_max_ts < prefix_max_ts:
+        with catalog.driver.write(durable=True) as tx:
+            tx.run("update_partition", **dataclasses.asdict(dataclasses.replace(row, prefix_max_ts=prefix_max_ts)))
+
+
 def replace_active(catalog: Catalog, row: PartitionRow, new: Sequence[Segment], boot_id: str) -> PartitionRow:
     """Ends an active file with what could be saved of it. A lineage begins where it now ends, as more may have been
     there: an offset beyond is not what it was."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import json
 import os
 import threading
-import uuid
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,21 +13,19 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jjq import channel, channels, ephemeral, files, layout, objects, staging, subscriber, subscribers, topicfile
+from jjq import channel, channels, ephemeral, files, founding, layout, objects, staging, subscriber, subscribers, topics
 from jjq.background import Caretaker, Syncer
 from jjq.catalog.base import Catalog, TopicRow
 from jjq.catalog.sqlite import SqliteDriver
 from jjq.channel import Channel
 from jjq.clock import boot_id, host, now_us
-from jjq.config import GRACE_US, Duration, TopicConfig, check_partitions
+from jjq.config import GRACE_US, Duration
 from jjq.errors import (
     InvalidArgument,
     StoreClosed,
     StoreError,
     StoreFormat,
-    StoreNotFound,
     StoreReadOnly,
-    TopicExists,
     TopicNotFound,
 )
 from jjq.hot import DEFAULT_BYTES, HotStore
@@ -37,24 +33,15 @@ from jjq.interest import glob, subscriptions
 from jjq.log.partition import PartitionLog
 from jjq.log.reader import LogReader
 from jjq.log.sealed import BATCH_BYTES
-from jjq.model import EPHEMERAL, Commit, Record, Slice, StagedFile, WriterInfo, check_name
+from jjq.model import Commit, Record, Slice, StagedFile, WriterInfo, check_name
 from jjq.producer import Producer
 from jjq.pubsub import PubSub, publish
-from jjq.schema import add_columns as with_columns
-from jjq.schema import check_schema
 from jjq.subscriber import Subscriber
 from jjq.topic import Facts, Topic
 from jjq.wake import Listener
 
 if TYPE_CHECKING:
     from jjq.reports import MaintenanceReport, Progress, VerifyReport
-
-FORMAT = 1
-_DIRECTORIES = ("topics", "links", "quarantine")
-# What may be there before `jjq.json` is: another process is founding the store, or one has died at it.
-_FOUNDING = (*_DIRECTORIES, "store.lock", "catalog.lock", "jjq.json.new")
-# File systems whose locks or mappings do not hold among hosts.
-_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs", "fuse.glusterfs"}
 
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
@@ -98,7 +85,7 @@ class Store:
         driver: SqliteDriver | None = None
         try:
             with files.translated("open", self.path):
-                self.read_only = self._prepare(create, read_only)
+                self.read_only = founding.prepare(self.path, create, read_only)
                 if lock_fd is None:
                     self._lock_fd = self._open_lock()
             if lock_fd is None and self._lock_fd >= 0 and not files.lock(self._lock_fd, shared=True, wait=False):
@@ -106,7 +93,7 @@ class Store:
             self.boot_id = boot_id()
             driver = SqliteDriver(self.path / "catalog.db", self.path / "catalog.lock", read_only=self.read_only)
             self.catalog = Catalog(driver)
-            self.id = str(_read_identity(self.path)["id"])
+            self.id = str(founding.read_identity(self.path)["id"])
             if layout.catalog_is_lost(self.path):
                 # SQLite would begin a new one, and the store would look empty.
                 raise StoreFormat(
@@ -132,50 +119,6 @@ class Store:
             if self.read_only:  # a copy, or a store after a power cut: its locks are nothing that has to be there
                 return -1
             raise
-
-    def _prepare(self, create: bool, read_only: bool | None) -> bool:
-        identity = self.path / "jjq.json"
-        exists = identity.exists()
-        made: list[Path] = []
-        if not exists and (not create or read_only):
-            raise StoreNotFound(f"there is no store at {self.path}; make one with jjq.open(path) or `jjq topic create`")
-        if not exists:
-            if self.path.exists() and self._has_other_files() and not identity.exists():
-                raise StoreFormat(f"{self.path} has files of something else in it; choose an empty or a new directory")
-            made = [self.path, *(each for each in self.path.parents if not each.exists())]
-            files.make_dirs(self.path)
-        writable = os.access(self.path, os.W_OK) and _can_write(self.path) if read_only is None else not read_only
-        if not writable:
-            return True
-        kind = file_system(self.path)
-        if kind in _NETWORK:
-            raise StoreError(
-                f"{self.path} is on {kind}, where the locks that keep a store whole do not hold; use a local disk, or "
-                f"open it with read_only=True"
-            )
-        if not exists:
-            self._found(identity)
-            for each in made:
-                files.sync_dir(each.parent)
-        return False
-
-    def _has_other_files(self) -> bool:
-        return any(
-            entry.name not in _FOUNDING or (entry.is_dir() and any(entry.iterdir())) for entry in self.path.iterdir()
-        )
-
-    def _found(self, identity: Path) -> None:
-        # Not the store's own lock: who comes a moment later wants that, and does not wait for it.
-        fd = files.open_lock(self.path / "catalog.lock")
-        try:
-            files.lock(fd)  # whoever comes first founds it
-            if not identity.exists():
-                for name in _DIRECTORIES:
-                    files.make_dirs(self.path / name)
-                body = {"format": FORMAT, "id": uuid.uuid4().hex, "created_at": now_us()}
-                files.write_small(identity, json.dumps(body, indent=1).encode())
-        finally:
-            files.close(fd)
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -241,45 +184,7 @@ class Store:
         InvalidArgument.
         """
         self.check_open(write=True)
-        check_name(name, "topic")
-        if name.endswith(EPHEMERAL):
-            settings = {"ephemeral": True, **settings}
-        config = ephemeral.settle(TopicConfig().changed(settings), self.boot_id)
-        count = check_partitions(partitions)
-        checked = None if schema is None else check_schema(schema)
-        known = self.catalog.topic(name)
-        if known is not None:
-            if exist_ok:
-                return self._topic(known)
-            raise TopicExists(f"there is a topic {name!r} already; pass exist_ok=True to use it as it is")
-        row = TopicRow(uuid.uuid4().hex, name, count, config.to_dict(), 1, now_us(), checked)
-        directory = self.path / "topics" / row.id
-        with files.translated("create", directory):
-            for partition in range(count):
-                files.make_dirs(directory / str(partition))
-            files.sync_dir(directory)
-            files.sync_dir(directory.parent)
-        self._write_topic_json(row)
-        if not self.catalog.add_topic(row, self.boot_id, -(1 << 63)):
-            self._remove_empty_topic(directory)
-            if exist_ok:
-                return self.topic(name)
-            raise TopicExists(f"there is a topic {name!r} already; pass exist_ok=True to use it as it is")
-        self._ring()
-        return self._topic(row)
-
-    def _ring(self) -> None:
-        """Wakes who waits for topics to come and go."""
-        with contextlib.suppress(OSError):
-            (self.path / "catalog.lock").write_bytes(b"\0")
-
-    @staticmethod
-    def _remove_empty_topic(directory: Path) -> None:
-        with contextlib.suppress(OSError):
-            files.unlink(directory / "topic.json")
-            for each in sorted(directory.iterdir()):
-                files.remove_dir(each)
-            files.remove_dir(directory)
+        return self._topic(topics.create(self, name, partitions, schema, exist_ok, settings))
 
     def topic(self, name: str) -> Topic:
         """The topic of that name now; raises TopicNotFound, which names the nearest one."""
@@ -312,36 +217,13 @@ class Store:
         """
         self.check_open(write=True)
         topic = self.topic(name)
-        with self._all_locked(topic) as logs:
-            topic.refresh()
-            config = topic.config.changed(settings)
-            schema, version = topic.schema, topic.schema_version
-            if add_columns is not None:
-                schema = with_columns(topic.schema, add_columns)
-                version += schema != topic.schema
-            self._close_all_locked(topic, logs, "altered")
-            self.catalog.alter_topic(topic.id, config.to_dict(), version, schema)
-            topic.refresh()
-            self._write_topic_json(topic._row)
+        topics.alter(self, topic, add_columns, settings)
         return topic
 
     def delete_topic(self, name: str) -> None:
         """Deletes a topic, its records, subscribers and channels. Who pushes to it or waits on it gets TopicDeleted."""
         self.check_open(write=True)
-        topic = self.topic(name)
-        with self._all_locked(topic) as logs:
-            topic.refresh()
-            for log in logs:
-                log.close_active_locked("deleted")
-            garbage = [f"topics/{topic.id}", *subscribers.lock_files(self, topic.id)]
-            channel_ids = channels.ids_of(self, topic.id)
-            self.catalog.drop_topic(topic.id, garbage, now_us() + GRACE_US)
-            self._write_topic_json(topic._row, deleted=True)
-            for log in logs:
-                log.forget_active()
-                log.ring_locked()
-        self._ring()
-        channels.forget(self, channel_ids)
+        topics.delete(self, self.topic(name))
 
     def pause_topic(self, topic: Topic, paused: bool) -> None:
         """See `Topic.pause`."""
@@ -351,42 +233,7 @@ class Store:
     def empty_topic(self, topic: Topic) -> None:
         """See `Topic.empty`."""
         self.check_open(write=True)
-        with self._all_locked(topic) as logs:
-            self._close_all_locked(topic, logs, "emptied")
-            ends: dict[int, int] = {}
-            garbage: list[str] = []
-            for log in logs:
-                row, segments = self.catalog.segments(topic.id, log.partition, 0, 1 << 62)
-                ends[log.partition] = row.end_offset
-                garbage += [path for s in segments for path in self.segment_files(topic.id, log.partition, s.uuid)]
-            self.catalog.advance_starts(topic.id, ends, garbage, now_us() + GRACE_US, move_cursors=True)
-            self._write_topic_json(topic._row)
-
-    @contextlib.contextmanager
-    def _all_locked(self, topic: Topic) -> Iterator[list[PartitionLog]]:
-        logs = [self.log(topic.id, partition) for partition in range(topic.partitions)]
-        with contextlib.ExitStack() as locks:
-            for log in logs:
-                locks.enter_context(log.exclusive())
-            yield logs
-
-    def _close_all_locked(self, topic: Topic, logs: Sequence[PartitionLog], reason: str) -> None:
-        """Ends the active files of a topic and gives them their rows, in one transaction."""
-        rows, segments = {}, {}
-        for log in logs:
-            with files.translated("close a segment of", log.directory):
-                row, closed = log.close_active_locked(reason)
-            if row.active is not None:
-                rows[topic.id, log.partition] = row
-                segments[topic.id, log.partition] = [closed] if closed else []
-        if rows:
-            self.catalog.link(rows, segments, writer=None, positions={}, now=now_us())
-        for log in logs:
-            log.forget_active()
-            log.ring_locked()
-
-    def _write_topic_json(self, row: TopicRow, deleted: bool = False) -> None:
-        topicfile.write(self.path, self.catalog, row, deleted=deleted)
+        topics.empty(self, topic)
 
     # --- subscribers -------------------------------------------------------------------------------------------------
 
@@ -646,43 +493,6 @@ class Store:
             self._lock_fd = self._open_lock()
             if self._lock_fd >= 0:
                 files.lock(self._lock_fd, shared=True, wait=False)
-
-
-def _read_identity(path: Path) -> dict[str, Any]:
-    try:
-        body: dict[str, Any] = json.loads((path / "jjq.json").read_text(encoding="utf-8"))
-        version = int(body["format"])
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise StoreFormat(f"{path / 'jjq.json'} cannot be read: {error}; is this a jjq store?") from error
-    if version > FORMAT:
-        raise StoreFormat(f"{path} has store format {version}, this jjq knows up to {FORMAT}; upgrade jjq")
-    return body
-
-
-def _can_write(path: Path) -> bool:
-    """os.access says yes on a read-only mount to root; only an attempt tells."""
-    if not path.exists():
-        return True
-    try:
-        return not os.statvfs(path).f_flag & os.ST_RDONLY
-    except OSError:
-        return False
-
-
-def file_system(path: Path) -> str:
-    """The type of the file system a path is on, as the kernel names it; empty where that cannot be told."""
-    best, kind = "", ""
-    try:
-        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8")
-    except OSError:
-        return ""
-    where = str(path.resolve())
-    for line in mounts.splitlines():
-        _, point, name, *_ = line.split(" ")
-        point = point.encode().decode("unicode_escape")
-        if (where == point or where.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
-            best, kind = point, name
-    return kind
 
 
 def _after_fork_in_child() -> None:

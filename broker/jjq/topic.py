@@ -116,6 +116,11 @@ class Topic:
         self._take(self._facts.row())
 
     @property
+    def row(self) -> TopicRow:
+        """The catalog's row as this handle knows it."""
+        return self._row
+
+    @property
     def id(self) -> str:
         return self._row.id
 

@@ -388,6 +388,7 @@ class Channel:
             raise
         self._consumer = consumer
         self._release_dead([each[0] for each in self._state.consumers(now) if each[0] != consumer.id], now)
+        presence.sweep(self._store.path, self.id)
         return consumer
 
     def _leave(self) -> None:

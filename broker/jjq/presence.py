@@ -4,12 +4,14 @@ to wake those who wait."""
 from __future__ import annotations
 
 import contextlib
+import time
 import uuid
 from pathlib import Path
 
 from jjq import files
 
 _RING = "ring"
+_YOUNG_S = 60.0
 
 
 class Presence:
@@ -55,6 +57,15 @@ def forget(store: Path, channel_id: int, consumer: str) -> None:
     """Removes the lock of a consumer that is gone; ids are never used again."""
     with contextlib.suppress(OSError):
         files.unlink(directory(store, channel_id) / f"{consumer}.lock")
+
+
+def sweep(store: Path, channel_id: int) -> None:
+    """Removes locks that nobody holds: their consumers died before anybody knew of them."""
+    for path in directory(store, channel_id).glob("*.lock"):
+        with contextlib.suppress(OSError):
+            # One that was made a moment ago may not be locked yet.
+            if time.time() - path.stat().st_mtime > _YOUNG_S and not is_alive(store, channel_id, path.stem):
+                files.unlink(path)
 
 
 def ring(store: Path, channel_id: int) -> None:

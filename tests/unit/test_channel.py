@@ -1,6 +1,8 @@
 """Channels: records shared among consumers, each acknowledged by itself."""
 
+import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -536,9 +538,19 @@ def test_a_new_consumer_tidies_up_after_the_dead(consumer: Consumer, store: jjq.
         die(lost)
     work = consumer()
     assert len(work.receive(10)) == 4
-    names = sorted(path.suffix for path in (store.path / "channels" / str(work.id)).iterdir())
-    assert names == ["", ".lock"]
+    where = store.path / "channels" / str(work.id)
+    assert sorted(path.suffix for path in where.iterdir()) == ["", ".lock"]
     assert len(work.consumers()) == 1
+    for name, age in (
+        ("0" * 32, 100),
+        ("1" * 32, 0),
+    ):  # of one that died between its lock and its row, and of one that may yet live
+        lock = where / f"{name}.lock"
+        lock.touch()
+        os.utime(lock, (time.time() - age,) * 2)
+    consumer().receive()
+    assert not (where / f"{'0' * 32}.lock").exists()
+    assert (where / f"{'1' * 32}.lock").exists()
 
 
 def test_a_consumer_that_was_taken_for_dead_becomes_another_one(consumer: Consumer, store: jjq.Store) -> None:
@@ -575,20 +587,6 @@ def test_records_that_retention_took_are_passed_over_and_counted(store: jjq.Stor
         work.ack_many(mine)
     assert values(other.receive(10)) == [b"e"]
     assert (other.counts().lost, other.counts().depth) == (4, 0)
-
-
-def test_the_first_offset_that_a_channel_may_still_need_is_known(consumer: Consumer, store: jjq.Store) -> None:
-    from jjq.catalog.channels import floors
-
-    work = consumer()
-    assert floors(store.catalog.driver, work.topic.id) == {0: 0}
-    mine = work.receive(3)
-    work.ack_many(mine[:2])
-    mine[2].requeue(delay=100)
-    work.ack_many(work.receive(1))
-    assert floors(store.catalog.driver, work.topic.id) == {0: 2}
-    store.channel("letters", "other", create=True, start=1)
-    assert floors(store.catalog.driver, work.topic.id) == {0: 1}
 
 
 # --- read-only, arguments --------------------------------------------------------------------------------------------

@@ -80,14 +80,6 @@ def all_channels(driver: Driver) -> list[ChannelRow]:
     return [_channel(row) for row in driver.rows("channels")]
 
 
-def floors(driver: Driver, topic_id: str) -> dict[int, int]:
-    """By partition of a topic the first offset that some channel may still deliver."""
-    lowest: dict[int, int] = {}
-    for _, partition, floor in driver.rows("channel_floors", topic_id=topic_id):
-        lowest[partition] = min(floor, lowest.get(partition, floor))
-    return lowest
-
-
 def add_channel(driver: Driver, row: ChannelRow, places: Mapping[int, Place]) -> int | None:
     """The new channel's id; None when the name is taken."""
     with driver.write(durable=True) as tx:

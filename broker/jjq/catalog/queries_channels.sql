@@ -97,12 +97,6 @@ COALESCE(SUM(CASE WHEN consumer_id IS NULL AND due_at > :now AND due_at < :never
 COALESCE(SUM(CASE WHEN due_at <= :now OR (consumer_id IS NULL AND due_at = :never) THEN pending ELSE 0 END), 0)
 FROM channel_leases WHERE channel_id = :channel_id
 
--- name: channel_floors
-SELECT p.channel_id, p.partition, COALESCE((SELECT MIN(l.start_offset) FROM channel_leases l
-WHERE l.channel_id = p.channel_id AND l.partition = p.partition), p.fetch_offset)
-FROM channel_partitions p JOIN channels c ON c.id = p.channel_id WHERE c.topic_id = :topic_id
-ORDER BY p.channel_id, p.partition
-
 -- name: next_due
 SELECT MIN(due_at) FROM channel_leases WHERE channel_id = :channel_id AND due_at > :now
 

@@ -107,8 +107,10 @@ def active_file(topic: jjq.Topic, partition: int) -> Path | None:
 
 
 def tear(path: Path, how: str) -> None:
-    """What a writer leaves that is killed while it appends."""
+    """What a writer leaves that is killed while it appends. (One that came later would have seen it, and ended the file.)"""
     index = path.with_suffix(".index")
+    if index.stat().st_size % ENTRY_SIZE:
+        return
     if how == "half an entry":
         with index.open("ab") as file:
             file.write(b"\x02" * (ENTRY_SIZE // 2))

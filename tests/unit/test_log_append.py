@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import jjq
+from jjq.errors import TopicDeleted
 
 US = 1_700_000_000_000_000
 
@@ -30,3 +31,13 @@ def test_producer_times_are_kept_though_the_first_and_the_last_are_the_epoch(sto
     topic.push_many([b"%d" % i for i in range(rows)], timestamps=stamps)
     assert column(topic, "_timestamp") == stamps
     assert topic.offset_for_timestamp(US) == {0: 1}
+
+
+def test_a_push_to_a_topic_whose_files_are_gone_says_that_it_was_deleted(store: jjq.Store) -> None:
+    topic = store.create_topic("t")
+    with jjq.open(store.path, maintenance=False) as other:
+        other.delete_topic("t")
+        other.maintain(grace_us=0)
+        assert not topic.directory(0).exists()
+    with pytest.raises(TopicDeleted):
+        topic.push(b"late")

@@ -216,7 +216,11 @@ class PartitionLog:
 
     def _open_lock(self) -> None:
         with files.translated("lock", self.directory):
-            self._lock_fd = files.open_lock(self.directory / "lock")
+            try:
+                self._lock_fd = files.open_lock(self.directory / "lock")
+            except FileNotFoundError:
+                self._catalog.partition(self.topic_id, self.partition)  # raises TopicDeleted: its directory went with it
+                raise
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:

@@ -283,6 +283,10 @@ def commit(
     with contextlib.ExitStack() as locks:
         for log in logs.values():
             locks.enter_context(log.exclusive())
+        for file in staged:  # checked whole before the locks; maintenance may have thought it forgotten since
+            path = sealed_path(store.partition_dir(file.topic_id, file.partition), file.uuid)
+            if not path.exists():
+                raise StagedFileMissing(f"{path}: the staged file is gone; write the batch again", path=str(path))
         now = now_us()
         for place, log in logs.items():
             with files.translated("commit to", log.directory):

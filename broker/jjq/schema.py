@@ -221,8 +221,11 @@ def headers_array(headers: Sequence[list[tuple[str, bytes | None]] | None]) -> p
     return pa.array([None if h is None else [{"key": k, "value": v} for k, v in h] for h in headers], HEADERS)
 
 
+_NO_HEADERS = pa.array([], HEADERS.value_type)
+
+
 def null_headers(rows: int) -> pa.Array:
     """`rows` null headers whose child is empty: pa.nulls would write 8 bytes a row for the struct below."""
     bits = pa.py_buffer(bytes((rows + 7) // 8))
-    child = pa.array([], HEADERS.value_type)
-    return pa.ListArray.from_buffers(HEADERS, rows, [bits, pa.py_buffer(bytes(4 * (rows + 1)))], rows, children=[child])
+    ends = pa.py_buffer(bytes(4 * (rows + 1)))
+    return pa.ListArray.from_buffers(HEADERS, rows, [bits, ends], rows, children=[_NO_HEADERS])

@@ -244,13 +244,14 @@ class Topic:
             pairs = defer_all(pairs, len(values), now_us() + delay_us(delay))
         default = self.choose(partition, None)
         if partition is not None or key_list is None or self.partitions == 1:
-            groups = {default: list(range(len(values)))}
+            groups: Mapping[int, Sequence[int]] = {default: range(len(values))}
             places = None
         else:
             places = [default if key is None else partition_of(key, self.partitions) for key in key_list]
-            groups = {}
+            chosen: dict[int, list[int]] = {}
             for i, place in enumerate(places):
-                groups.setdefault(place, []).append(i)
+                chosen.setdefault(place, []).append(i)
+            groups = chosen
         requests: dict[int, Append] = {}
         for place, rows in groups.items():
             whole = len(rows) == len(values)

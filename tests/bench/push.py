@@ -6,6 +6,7 @@ import contextlib
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,11 +50,15 @@ class BareFile:
         os.close(self._fd)
 
 
+INSERT = "INSERT INTO log (timestamp, key, value) VALUES (?, ?, ?)"
+
+
 def sqlite(path: Path, synchronous: str) -> sqlite3.Connection:
+    """A table of what a record is here: a position that is given, a timestamp, a key, a value."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {synchronous}")
-    connection.execute("CREATE TABLE log (id INTEGER PRIMARY KEY, value BLOB)")
+    connection.execute("CREATE TABLE log (position INTEGER PRIMARY KEY, timestamp INTEGER, key BLOB, value BLOB)")
     return connection
 
 
@@ -114,12 +119,12 @@ def push_none(run: Run) -> list[Row]:
 
         def insert() -> None:
             for _ in range(count):
-                peer.execute("INSERT INTO log (value) VALUES (?)", (VALUE,))
+                peer.execute(INSERT, (time.time_ns() // 1000, None, VALUE))
                 peer.commit()
 
         def insert_alone() -> None:
             for _ in range(count):
-                alone.execute("INSERT INTO log (value) VALUES (?)", (VALUE,))
+                alone.execute(INSERT, (time.time_ns() // 1000, None, VALUE))
 
         figures = run.interleave(
             {
@@ -147,7 +152,6 @@ def push_many(run: Run) -> list[Row]:
         log = stack.enter_context(topic(place, "always"))
         full = sqlite(place / "peer.db", "FULL")
         stack.callback(full.close)
-        parameters = [(value,) for value in values]
 
         def ours() -> None:
             for _ in range(batches):
@@ -155,8 +159,9 @@ def push_many(run: Run) -> list[Row]:
 
         def insert() -> None:
             for _ in range(batches):
+                now = time.time_ns() // 1000
                 full.execute("BEGIN")
-                full.executemany("INSERT INTO log (value) VALUES (?)", parameters)
+                full.executemany(INSERT, [(now, None, value) for value in values])
                 full.execute("COMMIT")
 
         sides = {"jjq": lambda: rate(rows, ours), "sqlite": lambda: rate(rows, insert)}

@@ -32,6 +32,7 @@ _ACTIVE_CHARS = (_ACTIVE.size + _ACTIVE_CRC.size) * 4 // 3
 _CRC_CHARS = 8
 _NO_CRC = b"A" * _CRC_CHARS
 _PADDING = [bytes(length) for length in range(8)]
+_UNCOMPRESSED = pa.ipc.IpcWriteOptions()  # without options pyarrow asks the environment, four times a message
 _PLACEHOLDER = b"~" * _ACTIVE_CHARS
 # magic, version, crc, columns, rows, first row in the file, min and max timestamp; then a CRC for each column
 _SEALED = struct.Struct("<3sBIIIqqq")
@@ -81,7 +82,7 @@ def stream_head(schema: pa.Schema) -> bytes:
 
 def encode(
     batch: pa.RecordBatch, min_ts: int, max_ts: int, placeholder: bytes = _PLACEHOLDER,
-    options: pa.ipc.IpcWriteOptions | None = None,
+    options: pa.ipc.IpcWriteOptions = _UNCOMPRESSED,
 ) -> Encoded:  # fmt: skip
     """A batch as an IPC message with room for its field."""
     schema = batch.schema
@@ -95,7 +96,7 @@ def encode(
     head_end = start + flat.PREFIX + flat.metadata_length(whole[start : start + flat.PREFIX])
     head = bytearray(whole[start:head_end])
     # The first column has no nulls and eight bytes a row, so its data are the first bytes of the body.
-    stamps_end = head_end + (0 if options else 8 * batch.num_rows)
+    stamps_end = head_end + (8 * batch.num_rows if options is _UNCOMPRESSED else 0)
     body = (whole[head_end:stamps_end], whole[stamps_end:])
     return Encoded(head, body, batch.num_rows, min_ts, max_ts, head.find(placeholder), 0)
 

@@ -96,7 +96,7 @@ def _encode(group: Group, facts: TopicFacts, version: int) -> fmt.Encoded:
             return template.encode(stamps * group.rows if broker else stamps, keys, values)
         columns = [
             stamp_array(stamps, group.rows, broker),
-            pa.array(keys, pa.binary()),
+            pa.nulls(group.rows, pa.binary()) if keys.count(None) == group.rows else pa.array(keys, pa.binary()),
             null_headers(group.rows) if headers is None else headers_array(headers),
             pa.array(values, pa.binary()),
         ]

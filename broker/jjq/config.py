@@ -10,6 +10,7 @@ from typing import Any
 
 from jjq.clock import parse_duration
 from jjq.errors import InvalidArgument
+from jjq.model import check_name
 
 SYNC_MODES = ("always", "interval", "none")
 TIMESTAMPS = ("broker", "producer")
@@ -30,7 +31,9 @@ class TopicConfig:
         `none` (the kernel decides; the death of a process loses nothing in any mode)
     segment_bytes, segment_rows, segment_age_us: a new segment begins when one is reached; the age defaults to the
         smaller of a day and a seventh of the retention
-    retention_us, retention_bytes: what is older (by the time it was appended) or beyond goes, whole segments at a time
+    retention_us, retention_bytes, retention_segments: what is older (by the time it was appended) or beyond goes, whole
+        segments at a time; the active one counts and stays
+    retention_waits: whose unread records stay all the same: those of subscribers and channels of these names, True: of all
     timestamps: `broker` (when it was appended, never going back) or `producer` (as given)
     compression: of sealed segments; `lz4` or `zstd`
     ephemeral: gone with its last holder or a reboot, never synced, at most about `max_records` (10,000); `when_full` says
@@ -45,6 +48,8 @@ class TopicConfig:
     segment_age_us: int | None = None
     retention_us: int | None = None
     retention_bytes: int | None = None
+    retention_segments: int | None = None
+    retention_waits: bool | tuple[str, ...] = False
     timestamps: str = "broker"
     compression: str | None = None
     max_record_bytes: int = 64 << 20
@@ -65,7 +70,11 @@ class TopicConfig:
         _one_of("when_full", self.when_full, WHEN_FULL)
         if self.max_records is not None and not self.ephemeral:
             raise InvalidArgument("max_records is for ephemeral topics; retention and retention_bytes bound the others")
-        for name in ("segment_rows", "segment_age_us", "retention_us", "retention_bytes", "max_records"):
+        if not isinstance(self.retention_waits, bool):  # a list, as JSON has it
+            object.__setattr__(self, "retention_waits", _names("retention_waits", self.retention_waits))
+        for name in (
+            "segment_rows", "segment_age_us", "retention_us", "retention_bytes", "retention_segments", "max_records",
+        ):  # fmt: skip
             if getattr(self, name) is not None:
                 _between(name, getattr(self, name), 1, 1 << 62)
 
@@ -119,6 +128,12 @@ def _one_of(name: str, value: object, choices: tuple[object, ...]) -> None:
     if value not in choices:
         shown = ", ".join(repr(choice) for choice in choices)
         raise InvalidArgument(f"{name} must be one of {shown}, not {value!r}")
+
+
+def _names(name: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise InvalidArgument(f"{name} must be true, false, or a list of names, not {value!r}")
+    return tuple(check_name(each, "subscriber") for each in value)
 
 
 def _between(name: str, value: object, low: int, high: int) -> None:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from jjq import compaction, ephemeral, files, layout, objects, topicfile
-from jjq.catalog.base import PartitionRow, TopicRow
+from jjq.catalog.base import PartitionRow, Statements, TopicRow
+from jjq.catalog.waits import floor
 from jjq.clock import now_us
 from jjq.config import GRACE_US, TopicConfig
 from jjq.errors import JjqError, StoreClosed, StoreError, TopicDeleted
@@ -170,23 +171,26 @@ class Maintenance:
         """Lets go of whole segments beyond the topic's retention, oldest first; returns how many.
 
         By time: those appended longer ago. By bytes: what is left of a partition, the active file included, is at least
-        `retention_bytes`, as in Kafka. The active file never goes.
+        `retention_bytes`, as in Kafka. By segments: so many are left, the active one included. The active file never goes,
+        nor what somebody has yet to read whom the topic waits for.
         """
         config = TopicConfig.from_dict(topic.config)
-        if config.retention_us is None and config.retention_bytes is None:
+        if config.retention_us is None and config.retention_bytes is None and config.retention_segments is None:
             return 0
         count = 0
         for partition in range(topic.partitions):
             row, segments = self._catalog.segments(topic.id, partition, 0, _EVER)
-            active = 0
-            if row.active is not None:
-                with contextlib.suppress(FileNotFoundError):
-                    active = (self._directory(topic.id, partition) / f"{row.active}.arrows").stat().st_size
-            gone = expired(segments, active, config, self.now())
+            active = self._active_bytes(topic, row)
+            gone = self._unless_waited_for(topic, partition, expired(segments, active, config, self.now()), config)
             if not gone:
                 continue
+
+            def is_needed(tx: Statements, partition: int = partition, end: int = gone[-1].end) -> bool:
+                lowest = floor(tx, topic.id, partition, config.retention_waits)
+                return lowest is not None and lowest.offset < end
+
             garbage = self._files_of(topic.id, partition, gone)
-            if self._catalog.drop_prefix(topic.id, partition, gone, garbage, self._due()):
+            if self._catalog.drop_prefix(topic.id, partition, gone, garbage, self._due(), unless=is_needed):
                 count += len(gone)
                 self.report.expired_records += sum(each.rows for each in gone if each.kind != LOST)
                 self.report.expired_bytes += sum(each.length for each in gone)
@@ -194,6 +198,32 @@ class Maintenance:
         if count:
             self.write_topic_file(topic)
         return count
+
+    def _active_bytes(self, topic: TopicRow, row: PartitionRow) -> int | None:
+        """None where the active file has no records: then it is no segment that counts."""
+        if row.active is None:
+            return None
+        with contextlib.suppress(JjqError):  # of damage, those tell who read it
+            if self._store.reader(topic.id, topic.name).offsets(row.partition).end == row.end_offset:
+                return None
+        with contextlib.suppress(FileNotFoundError):
+            return (self._directory(topic.id, row.partition) / f"{row.active}.arrows").stat().st_size
+        return 0
+
+    def _unless_waited_for(
+        self, topic: TopicRow, partition: int, gone: list[Segment], config: TopicConfig
+    ) -> list[Segment]:
+        """The first of these segments that everybody has read whom the topic waits for."""
+        lowest = floor(self._catalog.driver, topic.id, partition, config.retention_waits) if gone else None
+        if lowest is None:
+            return gone
+        read = [each for each in gone if each.end <= lowest.offset]
+        if len(read) < len(gone):
+            self.report.waiting.append(
+                f"{topic.name} partition {partition}: {len(gone) - len(read)} segments past the retention wait for "
+                f"{lowest.who}, which is at offset {lowest.offset}"
+            )
+        return read
 
     # --- compacting --------------------------------------------------------------------------------------------------
 
@@ -353,17 +383,21 @@ class Maintenance:
         ]
 
 
-def expired(segments: Sequence[Segment], active_bytes: int, config: TopicConfig, now: int) -> list[Segment]:
-    """The oldest segments of a partition that its topic's retention no longer keeps."""
+def expired(segments: Sequence[Segment], active_bytes: int | None, config: TopicConfig, now: int) -> list[Segment]:
+    """The oldest segments of a partition that its topic's retention no longer keeps; beside them there is an active one
+    with records, unless its bytes are None."""
     count = 0
     if config.retention_us is not None:
         while count < len(segments) and segments[count].appended_at < now - config.retention_us:
             count += 1
     if config.retention_bytes is not None:
-        left = active_bytes + sum(each.length for each in segments[count:])
+        left = (active_bytes or 0) + sum(each.length for each in segments[count:])
         while count < len(segments) and left - segments[count].length >= config.retention_bytes:
             left -= segments[count].length
             count += 1
+    if config.retention_segments is not None:
+        most = config.retention_segments - (active_bytes is not None)
+        count = max(count, len(segments) - most)
     return list(segments[:count])
 
 

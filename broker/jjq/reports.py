@@ -70,8 +70,9 @@ class VerifyReport:
 class MaintenanceReport:
     """What was done. `busy` when another process was at it: then nothing was. Sizes in bytes.
 
-    `reaped` are ephemeral topics, `objects` big objects that nobody needs any more. `errors` did not keep the rest from being done; `kept` are files of a deleted topic that jjq does not know and
-    therefore left.
+    `reaped` are ephemeral topics, `objects` big objects that nobody needs any more. `waiting` says for whom retention waits.
+    `errors` did not keep the rest from being done; `kept` are files of a deleted topic that jjq does not know and therefore
+    left.
     """
 
     busy: bool = False
@@ -92,6 +93,7 @@ class MaintenanceReport:
     manifests: int = 0
     topic_files: int = 0
     backup: bool = False
+    waiting: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
 
@@ -101,7 +103,7 @@ class MaintenanceReport:
 
 @dataclass(frozen=True, slots=True)
 class LostRange:
-    """Offsets `[start, end)` of a partition that could not be saved, and the file they were in."""
+    """Offsets `[start, end)` of a partition that could not be saved, and the file they were in (empty: nobody knows)."""
 
     topic: str
     partition: int

@@ -123,6 +123,17 @@ def test_settings_are_taken_with_units_and_shown(cli: Cli) -> None:
     assert "7 d or 2.0 GiB" in cli.text("topic", "list")
 
 
+def test_retention_by_segments_and_whom_it_waits_for(cli: Cli) -> None:
+    made = cli.json("topic", "create", "t", "--retention-segments", "5", "--retention-waits", "billing, audit")
+    assert (made["config"]["retention_segments"], made["config"]["retention_waits"]) == (5, ["billing", "audit"])
+    assert "5 segments a partition" in cli.text("topic", "list")
+    for given, waits in (("all", True), ("none", False)):
+        assert cli.json("topic", "alter", "t", "--retention-waits", given)["config"]["retention_waits"] is waits
+    altered = cli.json("topic", "alter", "t", "--retention-segments", "none")
+    assert altered["config"]["retention_segments"] is None
+    cli.error("topic", "alter", "t", "--retention-waits", "no name!", code=2)
+
+
 def test_altering_changes_settings_and_adds_columns(cli: Cli) -> None:
     cli.run("topic", "create", "t", "--column", "a:int32", "--retention", "7 days", "--compression", "lz4")
     altered = cli.json(

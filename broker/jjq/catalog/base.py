@@ -369,15 +369,17 @@ class Catalog:
                 tx.run("add_garbage", path=path, due_at=due_at)
 
     def drop_prefix(
-        self, topic_id: str, partition: int, segments: Sequence[Segment], garbage: Sequence[str], due_at: int
-    ) -> bool:
-        """Lets go of a partition's first segments; False, and nothing done, when they are no longer its first."""
+        self, topic_id: str, partition: int, segments: Sequence[Segment], garbage: Sequence[str], due_at: int,
+        *, unless: Callable[[Statements], bool] | None = None,
+    ) -> bool:  # fmt: skip
+        """Lets go of a partition's first segments; False, and nothing done, when they are no longer its first, or `unless`
+        is true in the same transaction."""
         with contextlib.suppress(_InputGone), self.driver.write(durable=True) as tx:
             row = tx.row("partition", topic_id=topic_id, partition=partition)
             if row is None:
                 raise _deleted(topic_id)
             current = PartitionRow(*row)
-            if current.start_offset != segments[0].base:
+            if current.start_offset != segments[0].base or (unless is not None and unless(tx)):
                 raise _InputGone
             for each in segments:
                 if not tx.run("drop_segment", topic_id=topic_id, partition=partition, base=each.base, uuid=each.uuid):

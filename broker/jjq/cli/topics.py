@@ -27,6 +27,14 @@ from jjq.cli.arguments import (
 )
 from jjq.cli.exits import OK
 
+
+def _waits(text: str) -> bool | list[str]:
+    """Whom retention waits for."""
+    if text.strip().lower() in ("all", "none"):
+        return text.strip().lower() == "all"
+    return [name.strip() for name in text.split(",")]
+
+
 # Names of `jjq.config.TopicConfig`, what the command line takes for them, and the help.
 _SETTINGS: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("sync", {"choices": ["always", "interval", "none"]},
@@ -196,6 +204,8 @@ def _kept(config: dict[str, Any]) -> str:
         limits.append(output.span(config["retention_us"] / 1_000_000))
     if config["retention_bytes"] is not None:
         limits.append(f"{output.size(config['retention_bytes'])} a partition")
+    if config["retention_segments"] is not None:
+        limits.append(f"{output.count(config['retention_segments'], 'segment')} a partition")
     return " or ".join(limits) or "for ever"
 
 

@@ -172,7 +172,7 @@ class ChannelMachine(RuleBasedStateMachine):
             self.mine[number] = len(self.lives)
             self.lives.append(Life(number))
         life = self.mine[number]
-        room = ROOM - self.in_hand(life)
+        room = max(0, ROOM - self.in_hand(life))  # touching what had run out may make it more
         got = self.handles[number].receive(most)
         assert len(got) <= min(most, room)
         self.bury()

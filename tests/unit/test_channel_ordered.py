@@ -123,6 +123,28 @@ def test_a_deferred_record_does_not_hold_its_key_but_waits_for_it(
     assert order.index(b"x1") < order.index(b"x2")
 
 
+def test_records_that_were_due_at_different_times_still_come_in_order(
+    consumer: Consumer, topic: jjq.Topic, clock: Clock
+) -> None:
+    push(topic, "x0", "x1", "x2")
+    for delay in (5, 6):
+        topic.push(f"later {delay}", key="x", headers=not_before(clock, delay))
+    work = consumer()
+    [mine] = work.receive(10)
+    assert work.receive(10) == []
+    clock.advance(10)
+    seen = []
+    for most in (1, 2, 1, 2, 1):
+        seen.append(mine.record.value)
+        mine.ack()
+        clock.advance(1)
+        got = work.receive(most)
+        if got:
+            [mine] = got
+    assert sorted(seen) == [b"later 5", b"later 6", b"x0", b"x1", b"x2"]
+    assert [each for each in seen if each.startswith(b"x")] == [b"x0", b"x1", b"x2"]
+
+
 def test_a_busy_key_does_not_keep_others_from_being_found(consumer: Consumer, topic: jjq.Topic) -> None:
     topic.push_many([b"x%d" % n for n in range(5000)], keys=["x"] * 5000)
     push(topic, "y1")

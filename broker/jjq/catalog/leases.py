@@ -110,8 +110,11 @@ class Leasing:
     # --- what is due -------------------------------------------------------------------------------------------------
 
     def take_due(self) -> None:
+        taken: set[int] = set()
         for row in self._tx.rows("leases_due", channel_id=self._channel_id, now=self._now, most=self.room):
             lease = lease_of(row)
+            if lease.id in taken:
+                continue
             if lease.consumer is not None:
                 add(self.counts, lease.partition, "timed_out", lease.pending)
                 lease.consumer, lease.due, lease.reason = None, self._now, "timed out"
@@ -120,21 +123,32 @@ class Leasing:
                 self._grant.dead.append(lease)
             elif not self.room:
                 break
-            elif lease.key is not None and not self._is_next_of_key(lease):
-                lease.due = NEVER
-                write(self._tx, lease)
-                self._grant.again = True
-            else:
+            elif lease.key is None:
                 self._take(lease)
+            else:
+                following = self._next_of_key(lease)
+                if following is None or following.id != lease.id:
+                    lease.due = NEVER
+                    write(self._tx, lease)
+                    self._grant.again = True
+                if following is not None:
+                    taken.add(following.id)
+                    self._take(following)
 
-    def _is_next_of_key(self, lease: Lease) -> bool:
-        """A record that was delivered before holds its key; one that was not has to see whether another does."""
+    def _next_of_key(self, lease: Lease) -> Lease | None:
+        """The record of a key whose turn it is, None while one is out. One that was delivered before holds its key; else
+        it is the first that waits, however long each has been due."""
         assert lease.key is not None
         if lease.key in self._keys:
-            return False
-        return lease.attempts > 0 or not self._tx.row(
-            "key_is_held", channel_id=self._channel_id, key_hash=lease.key, id=lease.id
-        )
+            return None
+        if lease.attempts > 0:
+            return lease
+        if self._tx.row("key_is_held", channel_id=self._channel_id, key_hash=lease.key, id=lease.id):
+            return None
+        row = self._tx.row(
+            "first_of_key", channel_id=self._channel_id, key_hash=lease.key, now=self._now, never=NEVER
+        )  # fmt: skip
+        return lease if row is None else lease_of(row)
 
     def _take(self, lease: Lease) -> None:
         if lease.pending > self.room:

@@ -165,6 +165,11 @@ AND (consumer_id IS NOT NULL OR attempts > 0 OR due_at <= :now OR due_at = :neve
 SELECT id FROM channel_leases WHERE channel_id = :channel_id AND key_hash = :key_hash AND id <> :id
 AND (consumer_id IS NOT NULL OR attempts > 0) LIMIT 1
 
+-- name: first_of_key
+SELECT id, partition, start_offset, end_offset, done, pending, attempts, consumer_id, due_at, key_hash, reason
+FROM channel_leases WHERE channel_id = :channel_id AND key_hash = :key_hash AND consumer_id IS NULL
+AND (due_at <= :now OR due_at = :never) ORDER BY partition, start_offset LIMIT 1
+
 -- name: wake_key
 UPDATE channel_leases SET due_at = :now WHERE id = (
 SELECT id FROM channel_leases WHERE channel_id = :channel_id AND key_hash = :key_hash AND due_at = :never

@@ -37,6 +37,7 @@ class Log(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="jjq-log-", dir=MEMORY if MEMORY.is_dir() else None))
+        self.path = self.root / "store"
         self.boots = itertools.count()
         self.boot_id = mock.patch("jjq.store.boot_id", return_value="boot")
         self.boot_id.start()
@@ -62,7 +63,7 @@ class Log(RuleBasedStateMachine):
             self.create(name)
 
     def open(self) -> None:
-        self.stores = [jjq.open(self.root / "store", maintenance=False) for _ in range(2)]
+        self.stores = [jjq.open(self.path, maintenance=False) for _ in range(2)]
         self.renew()
 
     def renew(self) -> None:
@@ -242,7 +243,7 @@ class Log(RuleBasedStateMachine):
     @rule(which=WHICH)
     def reopen(self, which: int) -> None:
         self.stores[which].close()
-        self.stores[which] = jjq.open(self.root / "store", maintenance=False)
+        self.stores[which] = jjq.open(self.path, maintenance=False)
         self.renew()
         self.dead.clear()
 
@@ -255,24 +256,28 @@ class Log(RuleBasedStateMachine):
     @rule(chance=st.one_of(st.just(1.0), st.floats(0, 1)))
     def power_cut(self, chance: float) -> None:
         """A new boot; with a chance below 1 not all that was not synced is there."""
-        files = [
-            (part, topic, number, active_file(topic, number))
-            for name, model in self.models.items() for number, part in enumerate(model.parts)
-            for topic in [self.handles[name, 0]]
-        ]  # fmt: skip
-        # Nobody closes a store before the power goes; what closing would sync is known from the index, so it is cut first.
-        floors = [part.end if path is None else cut_power(path, chance) for part, _, _, path in files if chance < 1]
+        # Nobody closes a store before the power goes, and closing syncs: so it goes on with a copy from before that.
+        number = next(self.boots)
+        before, self.path = self.path, self.root / f"store {number}"
+        shutil.copytree(before, self.path)
+        floors: dict[tuple[str, int], int] = {}
+        for name, model in self.models.items():
+            for at, part in enumerate(model.parts):
+                path = active_file(self.handles[name, 0], at)
+                floors[name, at] = part.end
+                if path is not None and chance < 1:
+                    floors[name, at] = cut_power(self.path / path.relative_to(before), chance)
         self.close()
+        shutil.rmtree(before)
         self.boot_id.stop()
-        self.boot_id = mock.patch("jjq.store.boot_id", return_value=f"boot {next(self.boots)}")
+        self.boot_id = mock.patch("jjq.store.boot_id", return_value=f"boot {number}")
         self.boot_id.start()
         self.open()
         self.slices.clear()
         self.dead.clear()
         for name, model in self.models.items():
             for part, bounds in zip(model.parts, self.handles[name, 1].offsets(), strict=True):
-                floor = part.end if chance == 1 else floors.pop(0)
-                assert floor <= bounds.end <= part.end
+                assert floors[name, bounds.partition] <= bounds.end <= part.end
                 assert bounds.start == part.start
                 part.lose(bounds.end)
 

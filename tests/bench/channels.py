@@ -21,7 +21,6 @@ from tests.bench.table import Row, at_least, at_most_more
 
 BATCH = 100  # records received and acknowledged at once
 VALUE_BYTES = 100
-FAR_S = 1_000_000.0  # a delay that is not over before the benchmark is
 
 
 def fill(topic: jjq.Topic, count: int) -> None:
@@ -138,7 +137,6 @@ _DEFERRING = """
 import sys
 from pathlib import Path
 import jjq
-from tests.bench.channels import FAR_S
 
 def resident():
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())

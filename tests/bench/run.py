@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypeVar
 
-from jjq.store import file_system
+from jjq.founding import file_system
 
 Figure = TypeVar("Figure")
 

@@ -7,7 +7,6 @@ the options and the shape of the rows, and each process opens the store itself.
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from jjq import Topic
     from jjq.model import Slice
     from pyspark_jjq.rows import Rows
-
-log = logging.getLogger("jjq.spark")
 
 # An idle query asks for the end about every 15 ms. It may spend a tenth of a core on that, and answers within 0.2 s.
 IDLE_SHARE = 10

@@ -138,13 +138,22 @@ def to_table(data: object) -> pa.Table:
     )
 
 
+def decoded(column: Any) -> Any:
+    """A dictionary-encoded column as its values; Polars' are views, which pyarrow does not decode to."""
+    if not pa.types.is_dictionary(column.type):
+        return column
+    kind = column.type.value_type
+    if pa.types.is_string_view(kind):
+        return column.cast(pa.dictionary(column.type.index_type, pa.string())).cast(pa.string())
+    return column.cast(kind)
+
+
 def cast(column: Any, kind: pa.DataType, name: str) -> Any:
     """A column as `kind`, or SchemaMismatch that names it; a value is never changed or cut silently."""
     if column.type == kind:
         return column
     try:
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
+        column = decoded(column)
         if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(kind) and bool(column.type.tz) != bool(kind.tz):
             raise pa.ArrowInvalid("one has a time zone and the other has none")
         return column.cast(kind, safe=True)

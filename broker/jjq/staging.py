@@ -23,7 +23,7 @@ from jjq.errors import InvalidArgument, SchemaMismatch, StagedFileMissing
 from jjq.log.format import crc32c
 from jjq.log.sealed import BATCH_BYTES, SealedWriter, file_crc, sealed_path
 from jjq.model import Commit, Segment, StagedFile, check_name
-from jjq.schema import HEADERS, RAW, SYSTEM_FIELDS, TIMESTAMP, cast, conform, null_headers, physical, to_table
+from jjq.schema import HEADERS, RAW, SYSTEM_FIELDS, TIMESTAMP, cast, conform, decoded, null_headers, physical, to_table
 
 if TYPE_CHECKING:
     from jjq.store import Store
@@ -210,10 +210,9 @@ def prepare(
 
 def key_bytes(keys: Any) -> Any:
     """Keys as bytes: binary as it is, text as UTF-8, anything else as its text."""
-    kind = keys.type.value_type if pa.types.is_dictionary(keys.type) else keys.type
     try:
-        keys = keys.cast(kind)
-        return (keys if is_bytes(kind) else keys.cast(pa.string())).cast(pa.binary())
+        keys = decoded(keys)
+        return (keys if is_bytes(keys.type) else keys.cast(pa.string())).cast(pa.binary())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaMismatch(f"keys of type {keys.type} cannot become bytes: {error}") from error
 

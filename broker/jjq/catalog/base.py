@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from jjq.errors import StoreFormat, TopicDeleted, WriterConflict
+from jjq.errors import InvalidArgument, StoreFormat, TopicDeleted, WriterConflict
 from jjq.model import Segment, StagedFile, WriterInfo
 
 KEPT_BATCHES = 100  # batch ids a writer remembers with their positions
@@ -295,6 +295,7 @@ class Catalog:
                     raise RuntimeError(f"partition {partition} of {topic_id} changed without its lock")
                 added = segments[topic_id, partition]
                 for segment in added:
+                    _check_new(tx, topic_id, partition, segment)
                     tx.run("add_segment", topic_id=topic_id, partition=partition, **segment_values(segment))
                 last = added[-1] if added else None
                 after = dataclasses.replace(
@@ -491,6 +492,17 @@ class Catalog:
 
 class _InputGone(Exception):
     """Rolls a transaction back: what it wanted to replace is no longer there."""
+
+
+def _check_new(tx: Statements, topic_id: str, partition: int, segment: Segment) -> None:
+    """A file has its rows in a partition once, also after compaction has put another in its place."""
+    path = f"topics/{topic_id}/{partition}/{segment.uuid}.{segment.kind}"
+    if tx.row("segment_by_uuid", uuid=segment.uuid) or tx.row("garbage_row", path=path):
+        raise InvalidArgument(
+            f"the staged file {segment.uuid} has been committed before, so nothing was done; a commit that may be tried "
+            f"again needs a writer_id and a batch_id",
+            path=path,
+        )
 
 
 def _deleted(topic_id: str) -> TopicDeleted:

@@ -1,0 +1,305 @@
+"""Input that is wrong, odd or at the edge: each gives the right result, or an error that says what to do."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import jjq
+from jjq.errors import (
+    InvalidArgument,
+    InvalidName,
+    OffsetOutOfRange,
+    RecordTooLarge,
+    SchemaMismatch,
+    StagedFileMissing,
+)
+from tests.stores import assert_whole
+
+US = 1_767_225_600_000_000  # 2026-01-01
+SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("b", pa.binary())])
+BAD_NAMES = [
+    "", "../x", "..", ".", "/", "a/b", "a\\b", "x" * 250, "x" * 300, "a\0b", "\0", "tópico", "主题", "тема", "a\n", "\na",
+    "a b", " a", "-a", "_a", ".a", "a#ephemeral#ephemeral", "#ephemeral", "a\u202eb", "ａ",
+]  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[jjq.Store]:
+    with jjq.open(tmp_path / "store", maintenance=False) as opened:
+        yield opened
+
+
+def values(topic: jjq.Topic, **options: Any) -> list[Any]:
+    return topic.read(**options).read_all()["value"].to_pylist()
+
+
+def everything_below(path: Path) -> set[str]:
+    return {str(each.relative_to(path)) for each in path.rglob("*")}
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=ascii)
+def test_a_bad_name_is_refused_before_any_path_is_touched(store: jjq.Store, name: str) -> None:
+    topic = store.create_topic("t")
+    before = everything_below(store.path.parent)
+    for act in (
+        lambda: store.create_topic(name),
+        lambda: store.topic(name),
+        lambda: store.delete_topic(name),
+        lambda: store.alter_topic(name, sync="none"),
+        lambda: topic.push_table(pa.table({"value": [b"x"]}), writer_id=name, batch_id=0),
+        lambda: store.reset_writer(name),
+        lambda: store.create_subscriber("t", name or "\n"),
+    ):
+        with pytest.raises(InvalidName, match="A-Z"):
+            act()
+    assert everything_below(store.path.parent) == before
+    assert [each.name for each in store.topics()] == ["t"]
+    assert topic.offsets()[0].end == 0
+
+
+@pytest.mark.parametrize("name", [None, 3, b"bytes", ["t"]], ids=repr)
+def test_a_name_that_is_no_text_is_refused(store: jjq.Store, name: Any) -> None:
+    with pytest.raises(InvalidName, match="is a str"):
+        store.create_topic(name)
+
+
+def test_the_longest_name_and_every_character_that_is_allowed_work(store: jjq.Store) -> None:
+    for name in ("x" * 249, "0", "A.b_c:d-E9", "a..", "Z:"):
+        store.create_topic(name).push(b"here")
+        assert values(store.topic(name)) == [b"here"]
+
+
+# --- offsets and times -----------------------------------------------------------------------------------------------
+
+
+def test_offsets_beyond_the_end_negative_and_too_large(store: jjq.Store) -> None:
+    topic = store.create_topic("t")
+    topic.push_many([b"a", b"b", b"c"])
+    assert values(topic, start=3) == []
+    assert values(topic, start=-2) == [b"b", b"c"]
+    assert values(topic, start=-1000) == values(topic, start=-(1 << 63)) == [b"a", b"b", b"c"]
+    assert values(topic, start=2, end=1) == []
+    for beyond in (4, 1000, (1 << 63) - 1):
+        with pytest.raises(OffsetOutOfRange, match=r"holds \[0, 3\)"):
+            topic.read(start=beyond)
+        with pytest.raises(OffsetOutOfRange):
+            topic.read(end=beyond)
+    for number in (1 << 63, 1 << 200, -(1 << 63) - 1):
+        with pytest.raises(InvalidArgument, match="64 bits"):
+            topic.read(start=number)
+    for odd in (True, 1.5, None, b"1", "1", "yesterday", "", [1], {9: 0}, {"0": 0}, {True: 0}):
+        with pytest.raises(InvalidArgument):
+            topic.read(start=odd)
+    for number in (-1, 1, True, None, "0"):
+        with pytest.raises(InvalidArgument, match="partitions 0 to 0"):
+            topic.plan(number, 0, 1)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="ends at 3"):
+        topic.plan(0, 0, 4)
+
+
+def test_times_before_the_first_and_after_the_last_record(store: jjq.Store) -> None:
+    topic = store.create_topic("t", timestamps="producer")
+    assert topic.offset_for_timestamp(US) == {0: None}
+    topic.push_many([b"a", b"b"], timestamps=[US, datetime(2026, 1, 2, tzinfo=UTC)])
+    assert topic.offset_for_timestamp(-(1 << 62)) == topic.offset_for_timestamp(0) == {0: 0}
+    assert topic.offset_for_timestamp(US + 1) == {0: 1}
+    assert topic.offset_for_timestamp(1 << 62) == {0: None}
+    assert values(topic, start="1970-01-01T00:00:00Z") == [b"a", b"b"]
+    assert values(topic, start="2026-01-02T01:00:00+01:00") == [b"b"]
+    assert values(topic, start="9999-12-31T23:59:59Z") == []
+    assert values(topic, end="2026-01-01T00:00:00.000001Z") == [b"a"]
+
+
+@pytest.mark.parametrize("moment", ["2026-01-01", "2026-01-01T00:00:00", datetime(2026, 1, 1)], ids=str)  # noqa: DTZ001
+def test_a_time_without_a_zone_is_refused(store: jjq.Store, moment: Any) -> None:
+    topic = store.create_topic("t", timestamps="producer")
+    with pytest.raises(InvalidArgument, match="time zone"):
+        topic.read(start=moment)
+    if isinstance(moment, datetime):
+        with pytest.raises(InvalidArgument, match="time zone"):
+            topic.push(b"x", timestamp=moment)
+
+
+@pytest.mark.parametrize("stamp", [US // 1000, US // 1_000_000], ids=["milliseconds", "seconds"])
+def test_a_pushed_time_in_the_wrong_unit_is_noticed(store: jjq.Store, stamp: int) -> None:
+    topic = store.create_topic("t", timestamps="producer")
+    with pytest.raises(InvalidArgument, match="microseconds"):
+        topic.push(b"x", timestamp=stamp)
+    assert topic.offsets()[0].end == 0
+
+
+def test_times_that_do_not_fit_or_are_not_the_producers_to_give_are_refused(store: jjq.Store) -> None:
+    producer, broker = store.create_topic("p", timestamps="producer"), store.create_topic("b")
+    for stamp in (1 << 62, 1 << 70, -(1 << 63), True, 1.5, "now"):
+        with pytest.raises(InvalidArgument):
+            producer.push(b"x", timestamp=stamp)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="timestamps='producer'"):
+        broker.push(b"x", timestamp=US)
+    with pytest.raises(InvalidArgument, match="null"):
+        producer.push_table(pa.table({"value": [b"x"], "timestamp": pa.array([None], pa.timestamp("us", "UTC"))}))
+
+
+def test_a_clock_that_goes_back_takes_no_time_back(store: jjq.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [US]
+    monkeypatch.setattr("jjq.log.partition.now_us", lambda: clock[0])
+    topic = store.create_topic("t", segment_rows=2)
+    stamps = []
+    for now in (US, US - 3_600_000_000, US + 5, 0, US + 4, US + 6):
+        clock[0] = now
+        stamps.append(topic.push(b"x").timestamp)
+    assert stamps == [US, US, US + 5, US + 5, US + 5, US + 6]
+    assert topic.read(metadata=["_timestamp"]).read_all()["_timestamp"].cast(pa.int64()).to_pylist() == stamps
+    assert topic.offset_for_timestamp(US + 1) == {0: 2}
+
+
+# --- records ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [1, 3, 300], ids=["one", "a few", "many"])
+def test_null_and_empty_are_kept_apart(store: jjq.Store, rows: int) -> None:
+    """Single pushes, templates and pyarrow write records in different ways."""
+    topic = store.create_topic("t")
+    given = [(None, None), (None, b""), (b"", None), (b"", b""), (b"k", b"v")] * rows
+    if rows == 1:
+        for key, value in given:
+            topic.push(value, key=key)
+    else:
+        topic.push_many([v for _, v in given], keys=[k for k, _ in given])
+    found = topic.read(metadata=["_key"]).read_all()
+    assert list(zip(found["_key"].to_pylist(), found["value"].to_pylist(), strict=True)) == given
+
+
+def test_batches_without_rows_change_nothing(store: jjq.Store) -> None:
+    plain, shaped = store.create_topic("t"), store.create_topic("s", schema=SCHEMA)
+    assert len(plain.push_many([])) == 0
+    assert len(plain.push_table(pa.table({"value": pa.array([], pa.binary())}))) == 0
+    assert len(shaped.push_table(SCHEMA.empty_table())) == 0
+    assert len(shaped.push_table(pd.DataFrame({"n": pd.Series([], dtype="int64")}))) == 0
+    assert plain.offsets()[0].end == shaped.offsets()[0].end == 0
+    # An exactly-once batch counts all the same: the next one must not be taken for it.
+    shaped.push_table(SCHEMA.empty_table(), writer_id="w", batch_id=1)
+    assert [(each.id, each.last_batch) for each in store.writers()] == [("w", 1)]
+    assert shaped.offsets()[0].end == 0
+
+
+def test_a_record_larger_than_a_segment_has_one_of_its_own(store: jjq.Store) -> None:
+    topic = store.create_topic("t", segment_bytes=4096)
+    given = [b"small", b"x" * 100_000, b"small", b"y" * 5000, b"small"]
+    for value in given:
+        topic.push(value)
+    topic.push_table(pa.table({"value": [b"z" * 50_000]}), writer_id="w", batch_id=1)
+    assert values(topic) == [*given, b"z" * 50_000]
+    assert len(topic.segments()) > 3
+
+
+def test_what_is_over_the_limits_is_refused_whole(store: jjq.Store) -> None:
+    topic = store.create_topic("t", max_record_bytes=100, max_batch_bytes=1000)
+    topic.push(b"x" * 100)
+    for act in (
+        lambda: topic.push(b"x" * 101),
+        lambda: topic.push(b"x" * 60, key=b"k" * 60),
+        lambda: topic.push_many([b"fits", b"x" * 101]),
+        lambda: topic.push_many([b"x" * 90] * 12),
+        lambda: topic.push_table(pa.table({"value": [b"x" * 101]})),
+        lambda: topic.push_table(pa.table({"value": [b"x" * 90] * 12})),
+    ):
+        with pytest.raises(RecordTooLarge, match="bytes"):
+            act()
+    assert topic.offsets()[0].end == 1
+
+
+def test_a_batch_over_two_gibibytes_is_refused_before_it_is_built(store: jjq.Store) -> None:
+    """The same megabyte three thousand times: what is refused must not have been copied first."""
+    topic = store.create_topic("t")
+    megabyte = bytes(1 << 20)
+    with pytest.raises(RecordTooLarge, match="the topic takes up to"):
+        topic.push_many([megabyte] * 3000)
+    column = pa.chunked_array([pa.array([megabyte])] * 3000)
+    with pytest.raises(RecordTooLarge):
+        topic.push_table(pa.table({"value": column}))
+    assert topic.offsets()[0].end == 0
+
+
+@pytest.mark.parametrize("compacted", [False, True], ids=["as it is", "compacted"])
+def test_a_staged_file_cannot_be_committed_twice(store: jjq.Store, compacted: bool) -> None:
+    topic = store.create_topic("t")
+    for number in range(8):
+        with store.stage() as stage:
+            stage.write(topic, pa.table({"value": [b"%d" % number]}))
+            files = stage.finish()
+        store.commit(files)
+    if compacted:
+        assert store.maintain().compacted == 8
+    with pytest.raises(InvalidArgument, match="writer_id"):
+        store.commit(files)
+    store.maintain(grace_us=0)
+    assert values(topic) == [b"%d" % number for number in range(8)]
+    with pytest.raises((InvalidArgument, StagedFileMissing)):
+        store.commit(files)
+    topic.push(b"goes on")
+    assert_whole(store)
+
+
+# --- Arrow and frames ------------------------------------------------------------------------------------------------
+
+COLUMNS: dict[str, dict[str, pa.Array]] = {
+    "plain": {"s": pa.array(["a", None, ""])},
+    "dictionary": {"s": pa.array(["a", None, ""]).dictionary_encode()},
+    "large": {"s": pa.array(["a", None, ""], pa.large_string()), "b": pa.array([b"x", None, b""], pa.large_binary())},
+    "view": {"s": pa.array(["a", None, ""], pa.string_view()), "b": pa.array([b"x", None, b""], pa.binary_view())},
+    "narrow": {"n": pa.array([1, None, 3], pa.int8())},
+    "unsigned": {"n": pa.array([1, None, 3], pa.uint64())},
+    "fixed": {"b": pa.array([b"ab", None, b"cd"], pa.binary(2))},
+    "sliced": {"s": pa.array(["-", "a", None, "", "-"])[1:4]},
+    "null": {"n": pa.nulls(3), "s": pa.nulls(3)},
+}
+
+
+@pytest.mark.parametrize("linked", [False, True], ids=["appended", "linked"])
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_arrow_of_every_encoding_arrives_as_the_topics_types(store: jjq.Store, kind: str, linked: bool) -> None:
+    topic = store.create_topic("s", schema=SCHEMA)
+    table = pa.table(COLUMNS[kind])
+    topic.push_table(table, **({"writer_id": "w", "batch_id": 0} if linked else {}))
+    found = topic.read().read_all()
+    assert found.schema.types == SCHEMA.types
+    for name in SCHEMA.names:
+        assert found[name].to_pylist() == (table[name].to_pylist() if name in table.column_names else [None] * 3)
+
+
+def test_values_that_would_change_are_refused(store: jjq.Store) -> None:
+    topic = store.create_topic("s", schema=SCHEMA)
+    for table in (
+        pa.table({"n": pa.array([1 << 63], pa.uint64())}),
+        pa.table({"n": [1.5]}),
+        pa.table({"n": ["one"]}),
+        pa.table({"s": pa.array([b"\xff"], pa.binary())}),
+        pa.table({"unknown": [1]}),
+        pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["n", "n"]),
+    ):
+        with pytest.raises(SchemaMismatch):
+            topic.push_table(table)
+    for record in ({"n": "one"}, {"n": 1 << 63}, {"unknown": 1}, b"bytes", None, 5):
+        with pytest.raises((SchemaMismatch, InvalidArgument)):
+            topic.push(record)
+    assert topic.offsets()[0].end == 0
+
+
+def test_frames_of_pandas_and_polars_arrive_by_column(store: jjq.Store) -> None:
+    topic = store.create_topic("s", schema=SCHEMA)
+    topic.push_table(pd.DataFrame({"s": ["a", None], "n": pd.array([1, None], dtype="Int64")}, index=[7, 3]))
+    topic.push_table(pl.DataFrame({"n": [2, None], "s": ["b", None]}))
+    topic.push_table(pl.DataFrame({"s": pl.Series(["c", "c"], dtype=pl.Categorical)}), key="s")
+    assert topic.read(columns=["n", "s"]).read_all().to_pylist() == [
+        {"n": 1, "s": "a"}, {"n": None, "s": None}, {"n": 2, "s": "b"}, {"n": None, "s": None},
+        {"n": None, "s": "c"}, {"n": None, "s": "c"},
+    ]  # fmt: skip

@@ -219,7 +219,9 @@ class PartitionLog:
             try:
                 self._lock_fd = files.open_lock(self.directory / "lock")
             except FileNotFoundError:
-                self._catalog.partition(self.topic_id, self.partition)  # raises TopicDeleted: its directory went with it
+                self._catalog.partition(
+                    self.topic_id, self.partition
+                )  # raises TopicDeleted: its directory went with it
                 raise
 
     @contextlib.contextmanager

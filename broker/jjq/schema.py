@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from jjq.errors import InvalidArgument, SchemaMismatch
 
@@ -146,6 +147,34 @@ def decoded(column: Any) -> Any:
     if pa.types.is_string_view(kind):
         return column.cast(pa.dictionary(column.type.index_type, pa.string())).cast(pa.string())
     return column.cast(kind)
+
+
+def decoded_size(table: pa.Table) -> int:
+    """Bytes the table has once no column is dictionary-encoded; none is decoded for it."""
+    size = 0
+    for column in table.columns:
+        size += column.nbytes
+        if pa.types.is_dictionary(column.type):
+            for chunk in column.chunks:
+                if is_variable(plain := decoded_type(chunk.dictionary.type)):
+                    lengths = pc.binary_length(chunk.dictionary.cast(plain))
+                    size += pc.sum(lengths.take(chunk.indices).cast(pa.int64())).as_py() or 0
+    return size
+
+
+def decoded_type(kind: pa.DataType) -> pa.DataType:
+    return pa.string() if pa.types.is_string_view(kind) else kind
+
+
+def is_variable(kind: pa.DataType) -> bool:
+    """Whether `binary_length` tells how long each value is."""
+    is_ = pa.types
+    return bool(is_.is_binary(kind) or is_.is_string(kind) or is_.is_large_binary(kind) or is_.is_large_string(kind))
+
+
+def longest(column: Any) -> int:
+    """Bytes of the longest value of a column of texts or bytes, 0 for another type."""
+    return int(pc.max(pc.binary_length(column)).as_py() or 0) if is_variable(column.type) else 0
 
 
 def cast(column: Any, kind: pa.DataType, name: str) -> Any:

@@ -23,7 +23,19 @@ from jjq.errors import InvalidArgument, SchemaMismatch, StagedFileMissing
 from jjq.log.format import crc32c
 from jjq.log.sealed import BATCH_BYTES, SealedWriter, file_crc, sealed_path
 from jjq.model import Commit, Segment, StagedFile, check_name
-from jjq.schema import HEADERS, RAW, SYSTEM_FIELDS, TIMESTAMP, cast, conform, decoded, null_headers, physical, to_table
+from jjq.schema import (
+    HEADERS,
+    RAW,
+    SYSTEM_FIELDS,
+    TIMESTAMP,
+    cast,
+    conform,
+    decoded,
+    longest,
+    null_headers,
+    physical,
+    to_table,
+)
 
 if TYPE_CHECKING:
     from jjq.store import Store
@@ -202,9 +214,8 @@ def prepare(
     ]
     limit = topic.config.max_record_bytes
     for name, column in zip(user.schema.names, user.columns, strict=True):
-        if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
-            longest = pc.max(pc.binary_length(column)).as_py() or 0
-            topic.check_size(longest, limit, f"a value of column {name!r}")
+        topic.check_size(longest(column), limit, f"a value of column {name!r}")
+    topic.check_size(longest(columns[1]), limit, "a key")
     return pa.Table.from_arrays(columns, schema=pa.schema([*SYSTEM_FIELDS, *user.schema]))
 
 

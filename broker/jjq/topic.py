@@ -31,7 +31,9 @@ from jjq.schema import (
     RAW,
     SYSTEM_FIELDS,
     check_headers,
+    decoded_size,
     headers_array,
+    longest,
     null_headers,
     physical,
     rows_to_table,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
 Headers = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]] | None
 Timestamp = datetime | int | None
+_MOST_BYTES = (1 << 31) - (1 << 20)  # of a message: Arrow's offsets have 32 bits
 _APPEND_BYTES = 32 << 20  # a larger table is staged and linked: atomic, and it holds no lock while it is written
 _RAW_METADATA = ("_partition", "_offset", "_timestamp", "_key")
 # Seconds and milliseconds of this century, taken for microseconds, are instants of 1970 to 1973.
@@ -299,8 +302,9 @@ class Topic:
         producer's time. With `writer_id` and `batch_id` it happens once, however often it is tried.
         """
         stamps = None
+        data = to_table(data)  # once, as a reader cannot be read again
+        self.check_size(decoded_size(data), self.config.max_batch_bytes, "the batch")
         if timestamp is not None:
-            data = to_table(data)
             if timestamp not in data.schema.names:
                 raise InvalidArgument(f"timestamp {timestamp!r} is no column of the data")
             stamps = data.column(timestamp)
@@ -355,10 +359,14 @@ class Topic:
                 self.check_size(sizes[i], limit, "the record" if len(sizes) == 1 else f"record {i}")
             size = sum(sizes)
             if headers is not None:
-                size += sum(len(n) + len(v or b"") for each in headers for n, v in each or ())
-            self.check_size(size, self.config.max_batch_bytes, "the batch")
+                long = [sum(len(n.encode()) + len(v or b"") for n, v in each or ()) for each in headers]
+                self.check_size(max(long), limit, "the headers of a record")
+                size += sum(long)
+            self.check_size(size, min(self.config.max_batch_bytes, _MOST_BYTES), "the batch")
             return Append(self.schema_version, keys, values, headers, stamps=stamps, size=size + 400)
         table = self._retry_schema(lambda: rows_to_table(values, self.schema))
+        self.check_size(table.nbytes, min(self.config.max_batch_bytes, _MOST_BYTES), "the batch")
+        self.check_size(max(map(longest, table.columns)), limit, "a value of the record")
         batch = pa.RecordBatch.from_arrays(
             [
                 pa.array(keys, pa.binary()),
@@ -368,7 +376,6 @@ class Topic:
             schema=pa.schema([*SYSTEM_FIELDS[1:], *table.schema]),
         )
         self.check_size(batch.nbytes // max(1, len(values)), limit, "the record")
-        self.check_size(batch.nbytes, self.config.max_batch_bytes, "the batch")
         return Append(self.schema_version, batch=batch, stamps=stamps, size=batch.nbytes + 400)
 
     def plain(self, value: object) -> bytes:

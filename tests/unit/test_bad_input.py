@@ -226,7 +226,42 @@ def test_a_batch_over_two_gibibytes_is_refused_before_it_is_built(store: jjq.Sto
     column = pa.chunked_array([pa.array([megabyte])] * 3000)
     with pytest.raises(RecordTooLarge):
         topic.push_table(pa.table({"value": column}))
-    assert topic.offsets()[0].end == 0
+    shaped = store.create_topic("s", schema=SCHEMA)
+    text = megabyte.decode()
+    with pytest.raises(RecordTooLarge):
+        shaped.push_table(pa.table({"s": pa.DictionaryArray.from_arrays(pa.array([0] * 3000, pa.int32()), [text])}))
+    with pytest.raises(RecordTooLarge):
+        shaped.push_many([{"s": text}] * 1100)
+    store.alter_topic("t", max_batch_bytes=1 << 40)
+    topic.refresh()
+    with pytest.raises(RecordTooLarge):  # one message cannot be that large, whatever the topic takes
+        topic.push_many([megabyte] * 2100)
+    assert topic.offsets()[0].end == shaped.offsets()[0].end == 0
+
+
+def test_keys_headers_and_each_column_count_against_the_limit_of_a_record(store: jjq.Store) -> None:
+    plain = store.create_topic("t", max_record_bytes=100)
+    shaped = store.create_topic("s", schema=SCHEMA, max_record_bytes=100)
+    for act in (
+        lambda: plain.push(b"x", headers={"h": b"x" * 101}),
+        lambda: plain.push_many([b"x", b"x"], headers=[None, {"h" * 101: b""}]),
+        lambda: plain.push_table(pa.table({"value": [b"x"], "key": [b"k" * 101]})),
+        lambda: shaped.push({"n": 1, "s": "x" * 101}),
+        lambda: shaped.push_many([{"n": i} for i in range(50)] + [{"b": b"x" * 101}]),
+        lambda: shaped.push_table(pa.table({"s": pa.array(["x" * 101]).dictionary_encode()})),
+    ):
+        with pytest.raises(RecordTooLarge):
+            act()
+    assert plain.offsets()[0].end == shaped.offsets()[0].end == 0
+
+
+def test_a_reader_is_read_once_though_the_handle_did_not_know_its_columns(store: jjq.Store) -> None:
+    stale = store.create_topic("s", schema=SCHEMA)
+    store.alter_topic("s", add_columns=pa.schema([("x", pa.int64())]))
+    table = pa.table({"n": [1, 2], "x": [3, 4]})
+    assert len(stale.push_table(table.to_reader())) == 2
+    assert len(stale.push_table(iter(table.to_batches()))) == 2
+    assert stale.read(columns=["x"]).read_all()["x"].to_pylist() == [3, 4] * 2
 
 
 @pytest.mark.parametrize("compacted", [False, True], ids=["as it is", "compacted"])

@@ -107,7 +107,9 @@ def test_an_operation_that_fails_leaves_all_or_nothing(scenario: Scenario, sync:
             scenario.act(store)
         after = contents(store)
     assert counting.seen
-    for number, operation in enumerate(counting.seen, 1):
+    # The modes differ in little else than syncs, so for two of them every other operation does.
+    first, step = (1, 1) if sync == "always" else (SYNC_MODES.index(sync), 2)
+    for number, operation in list(enumerate(counting.seen, 1))[first - 1 :: step]:
         # Half of a write may get to the file before it fails, which is another failure than one of which nothing does.
         for part in (0.0, 0.5) if operation.kind == "write" else (0.0,):
             path = place / f"{number} {part}"

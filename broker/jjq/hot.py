@@ -309,7 +309,9 @@ class HotStore:
     def _forget_removed_locked(self) -> None:
         """A mapping keeps a file's room on the disk though it was compacted away or expired."""
         for uuid, held in list(self._held.items()):
-            if not held.readers and held.file is not None and not held.file.path.exists():
+            if held.readers:
+                continue
+            if held.active_bytes() is None if held.file is None else not held.file.path.exists():
                 del self._held[uuid]
 
     def forget(self, reader: LogReader) -> None:

@@ -407,6 +407,13 @@ class Store:
 
         return maintain(self, progress, grace_us=grace_us)
 
+    def stats(self, topic: str | None = None) -> dict[str, Any]:
+        """What goes on in the store (or in one topic of it), in numbers; `docs/operations.md` says what each means."""
+        from jjq.stats import stats
+
+        self.check_open()
+        return stats(self, topic)
+
     def begin_maintenance(self) -> None:
         """Takes turns at the store's maintenance in the background, until it is closed; see `jjq.background`."""
         self.check_open(write=True)

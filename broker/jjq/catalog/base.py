@@ -223,6 +223,15 @@ class Catalog:
         """By partition: segments, their bytes, and how many wait for compaction."""
         return {row[0]: (row[1], row[2], row[3]) for row in self.driver.rows("segment_counts", topic_id=topic_id)}
 
+    def pushed_bytes(self, topic_id: str) -> int:
+        """Bytes of a topic's files that were ever closed or linked, also of those that are gone."""
+        row = self.driver.row("pushed_bytes", topic_id=topic_id)
+        return 0 if row is None else int(row[0])
+
+    def segments_by_kind(self, topic_id: str) -> dict[str, tuple[int, int]]:
+        """Closed segments, and their bytes, by kind: `arrows`, `arrow`, `lost`."""
+        return {row[0]: (row[1], row[2]) for row in self.driver.rows("segments_by_kind", topic_id=topic_id)}
+
     def lineages(self, topic_id: str, partition: int, after: int) -> list[tuple[int, int]]:
         """(number, start offset) of the lineages later than `after`."""
         rows = self.driver.rows("lineages", topic_id=topic_id, partition=partition, after=after)
@@ -247,6 +256,7 @@ class Catalog:
             after = dataclasses.replace(current, active=active, active_schema=active_schema, boot_id=boot_id)
             if closed is not None:
                 tx.run("add_segment", topic_id=before.topic_id, partition=before.partition, **segment_values(closed))
+                tx.run("count_pushed", topic_id=before.topic_id, partition=before.partition, bytes=closed.length)
                 after = dataclasses.replace(after, end_offset=closed.end, prefix_max_ts=closed.prefix_max_ts)
             if lineage_start is not None:
                 after = dataclasses.replace(after, lineage=current.lineage + 1)
@@ -297,6 +307,9 @@ class Catalog:
                 for segment in added:
                     _check_new(tx, topic_id, partition, segment)
                     tx.run("add_segment", topic_id=topic_id, partition=partition, **segment_values(segment))
+                tx.run(
+                    "count_pushed", topic_id=topic_id, partition=partition, bytes=sum(each.length for each in added)
+                )  # fmt: skip
                 last = added[-1] if added else None
                 after = dataclasses.replace(
                     current,
@@ -405,7 +418,7 @@ class Catalog:
         with self.driver.write(durable=True) as tx:
             for name in (
                 "drop_topic_channel_leases", "drop_topic_channel_consumers", "drop_topic_channel_partitions",
-                "drop_topic_channels", "drop_topic_cursors", "drop_topic_subscribers", "drop_topic_segments", "drop_lineages",
+                "drop_topic_channels", "drop_topic_cursors", "drop_topic_subscribers", "drop_topic_segments", "drop_lineages", "drop_pushed",
                 "drop_partitions", "drop_topic_schemas", "drop_topic",
             ):  # fmt: skip
                 tx.run(name, topic_id=topic_id)

@@ -77,7 +77,7 @@ def restore_subscriber(catalog: Catalog, row: SubscriberRow, cursors: Mapping[in
 
 # What only the catalog knows, besides cursors: taken over from a backup as it was.
 _CARRIED = (
-    "channels", "channel_partitions", "channel_leases", "objects", "object_references",
+    "channels", "channel_partitions", "channel_leases", "objects", "object_references", "pushed",
 )  # fmt: skip
 
 
@@ -91,7 +91,7 @@ def carry_over(older: Catalog, catalog: Catalog) -> None:
         catalog.driver.fill_table(name, columns, rows)  # type: ignore[attr-defined]
     with catalog.driver.write(durable=True) as tx:
         for statement in ("drop_lost_channels", "drop_lost_channel_partitions", "drop_lost_channel_leases",
-                          "free_channel_leases", "drop_lost_object_references"):  # fmt: skip
+                          "free_channel_leases", "drop_lost_object_references", "drop_lost_pushed"):  # fmt: skip
             tx.run(statement)
 
 

@@ -67,15 +67,23 @@ def plain(text: object) -> str:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Aligned columns; what is a number in all rows stands to the right."""
+    for line in table_lines(headers, rows):
+        print(line)
+
+
+def table_lines(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
+    """Aligned columns; what is a number in all rows stands to the right. Nothing without rows."""
     lines = [[plain("-" if cell is None else cell) for cell in row] for row in rows]
     if not lines:
-        return
+        return []
     right = [all(_is_number(line[i]) for line in lines) for i in range(len(headers))]
     widths = [max(len(headers[i]), *(len(line[i]) for line in lines)) for i in range(len(headers))]
-    for line in ([*headers], *lines):
-        cells = [cell.rjust(w) if r else cell.ljust(w) for cell, w, r in zip(line, widths, right, strict=True)]
-        print("  ".join(cells).rstrip())
+    return [
+        "  ".join(
+            cell.rjust(w) if r else cell.ljust(w) for cell, w, r in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in ([*headers], *lines)
+    ]
 
 
 def _is_number(cell: str) -> bool:

@@ -1,0 +1,112 @@
+"""What goes on in a store, in numbers: what `Store.stats` gives, `jjq stats` prints and `jjq top` repeats."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from jjq import ephemeral
+from jjq.background import last_turn
+from jjq.channel import Channel
+from jjq.clock import now_us
+from jjq.errors import ChannelNotFound, DamagedSegment, SubscriberNotFound, TopicDeleted
+from jjq.interest import subscriptions
+from jjq.model import PartitionOffsets
+from jjq.subscriber import Subscriber
+from jjq.topic import Topic
+
+if TYPE_CHECKING:
+    from jjq.store import Store
+
+RATE_S = 60
+Thing = TypeVar("Thing")
+
+
+def stats(store: Store, topic: str | None = None) -> dict[str, Any]:
+    """See `Store.stats`."""
+    chosen = store.topics() if topic is None else [store.topic(topic)]
+    interest = subscriptions(store)
+    listening = [
+        {"names": sorted(names), "patterns": sorted(patterns)}
+        for names, patterns in interest
+        if topic is None or topic in names or any(each.match(topic) for each in patterns.values())
+    ]
+    return {
+        "at": now_us(),
+        "store": {
+            "path": str(store.path), "id": store.id, "disk_free_bytes": shutil.disk_usage(store.path).free,
+        },
+        "topics": _all(chosen, lambda each: _topic(store, each)),
+        "subscribers": _all(store.subscribers(topic), _subscriber),
+        "channels": _all(store.channels(topic), _channel),
+        "subscriptions": listening,
+        "hot": store.hot.stats(),
+        "maintenance": last_turn(store),
+    }  # fmt: skip
+
+
+def _all(each: Iterable[Thing], describe: Callable[[Thing], dict[str, Any]]) -> list[dict[str, Any]]:
+    """But for what is deleted while it is looked at."""
+    found = []
+    for one in each:
+        with contextlib.suppress(TopicDeleted, SubscriberNotFound, ChannelNotFound):
+            found.append(describe(one))
+    return found
+
+
+def _topic(store: Store, topic: Topic) -> dict[str, Any]:
+    bounds = topic.offsets()
+    active = [topic.reader.active_bytes(each.partition) for each in bounds]
+    kinds = store.catalog.segments_by_kind(topic.id)
+    closed_bytes = sum(size for _, size in kinds.values())
+    active_bytes = sum(size or 0 for size in active)
+    bases = {row.partition: row.end_offset for row in store.catalog.partitions(topic.id)}
+    # An active file without records is nothing that was pushed.
+    begun = sum(size or 0 for each, size in zip(bounds, active, strict=True) if each.end > bases[each.partition])
+    return {
+        "name": topic.name, "id": topic.id, "partitions": topic.partitions, "paused": topic.paused,
+        "records": sum(each.end - each.start for each in bounds), "bytes": closed_bytes + active_bytes,
+        # Offsets are never given twice in one lineage, so they count what was pushed.
+        "pushed_records": sum(each.end for each in bounds),
+        "pushed_bytes": max(store.catalog.pushed_bytes(topic.id), closed_bytes) + begun,
+        "records_per_s": _rate(topic, bounds),
+        "segments": {
+            "active": sum(size is not None for size in active), "rolled": kinds.get("arrows", (0, 0))[0],
+            "sealed": kinds.get("arrow", (0, 0))[0], "lost": kinds.get("lost", (0, 0))[0],
+        },
+        "ephemeral": topic.config.ephemeral,
+        "dropped": ephemeral.dropped(store, topic) if topic.config.ephemeral else None,
+    }  # fmt: skip
+
+
+def _rate(topic: Topic, bounds: list[PartitionOffsets]) -> float | None:
+    """Records a second over the last minute; None where timestamps do not say when a record was pushed."""
+    if topic.config.timestamps != "broker":
+        return None
+    try:
+        first = topic.offset_for_timestamp(now_us() - RATE_S * 1_000_000)
+    except DamagedSegment:
+        return None
+    starts = {partition: offset for partition, offset in first.items() if offset is not None}
+    return sum(max(0, each.end - starts.get(each.partition, each.end)) for each in bounds) / RATE_S
+
+
+def _subscriber(subscriber: Subscriber) -> dict[str, Any]:
+    lag = subscriber.lag()
+    seconds = [each.seconds for each in lag if each.seconds is not None]
+    return {
+        "name": subscriber.name, "id": subscriber.id, "topic": subscriber.topic.name,
+        "records": sum(each.records for each in lag), "bytes": sum(each.bytes for each in lag),
+        "seconds": max(seconds, default=None), "lost": sum(each.lost for each in lag),
+        "positions": {str(each.partition): each.position for each in lag},
+    }  # fmt: skip
+
+
+def _channel(channel: Channel) -> dict[str, Any]:
+    return {
+        "name": channel.name, "topic": channel.topic.name, "paused": channel.paused, **asdict(channel.counts()),
+        "consumers": [asdict(each) for each in channel.consumers()],
+    }  # fmt: skip

@@ -1,0 +1,109 @@
+"""`jjq stats` and `jjq top`, run as a person at a terminal or a script would."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+
+import pytest
+
+from tests.integration.conftest import COMMAND, Cli
+
+
+@pytest.fixture
+def filled(cli: Cli) -> Cli:
+    with cli.open() as store:
+        store.create_topic("flights").push_many([b"x" * 100] * 50)
+        store.create_topic("other").push(b"x")
+        store.create_subscriber("flights", "billing", start=20)
+        store.channel("flights", "work", create=True, start=45)
+    return cli
+
+
+def test_stats_are_for_people_and_for_programs(filled: Cli) -> None:
+    text = filled.text("stats")
+    for part in ("TOPIC", "flights", "other", "billing", "30", "work"):
+        assert part in text
+    found = filled.json("stats", "flights")
+    assert [each["name"] for each in found["topics"]] == ["flights"]
+    assert found["subscribers"][0]["records"] == 30
+    assert found["channels"][0]["depth"] == 5
+    assert "other" not in filled.text("stats", "flights")
+    assert "did you mean 'flights'" in filled.error("stats", "flihgts")
+
+
+def test_top_prints_once_with_rates_where_there_is_no_terminal(filled: Cli) -> None:
+    assert "flights" in filled.text("top", "--once", "--interval", "0.05")
+    found = filled.json("top", "flights", "--once", "--interval", "0.05")
+    assert found["interval_s"] >= 0.05
+    assert found["topics"][0]["records_per_s"] == 0
+    for wrong in ("0", "fast", "-1", "nan"):
+        filled.error("top", "--interval", wrong, code=2)
+
+
+def test_top_goes_on_printing_until_it_is_interrupted(filled: Cli) -> None:
+    top = filled.start("top", "--json", "--interval", "0.05")
+    assert top.stdout is not None
+    first = json.loads(top.stdout.readline())
+    with filled.open() as store:
+        store.topic("flights").push_many([b"x"] * 1000)
+    pushed = first["topics"][0]["pushed_records"]
+    while pushed < 1050:
+        found = json.loads(top.stdout.readline())
+        pushed = found["topics"][0]["pushed_records"]
+    assert found["topics"][0]["records_per_s"] > 0
+    top.send_signal(signal.SIGINT)
+    top.communicate()
+    assert top.returncode == 130
+
+
+class Terminal:
+    """A command with a terminal of its own."""
+
+    def __init__(self, cli: Cli, *arguments: str, columns: int, lines: int) -> None:
+        self._fd, theirs = pty.openpty()
+        environment = cli.environment | {"COLUMNS": str(columns), "LINES": str(lines)}
+        self.process = subprocess.Popen(
+            [COMMAND, *arguments], cwd=cli.directory, env=environment, stdin=theirs, stdout=theirs, stderr=theirs,
+            start_new_session=True, preexec_fn=lambda: _controlling(theirs),
+        )  # fmt: skip
+        os.close(theirs)
+
+    def read_until(self, what: bytes) -> bytes:
+        seen = b""
+        while what not in seen:
+            seen += os.read(self._fd, 4096)
+        return seen
+
+    def press(self, key: bytes) -> None:
+        os.write(self._fd, key)
+
+    def __enter__(self) -> "Terminal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._fd)
+
+
+@pytest.mark.parametrize(("key", "code"), [(b"q", 0), (b"\x03", 130)])
+def test_top_at_a_terminal_draws_over_itself_and_leaves_it_as_it_was(filled: Cli, key: bytes, code: int) -> None:
+    with Terminal(filled, "top", "--interval", "0.05", columns=50, lines=13) as terminal:
+        seen = terminal.read_until(b"billing")
+        assert seen.startswith(b"\x1b[?1049h")
+        seen += terminal.read_until(b"\x1b[J")
+        terminal.press(key)
+        assert b"\x1b[?25h" in terminal.read_until(b"\x1b[?1049l")
+        assert terminal.process.wait() == code
+    drawn = seen.split(b"\x1b[H")[1].replace(b"\x1b[K", b"").partition(b"\x1b[J")[0].split(b"\n")
+    assert len(drawn) <= 13
+    assert max(len(line.rstrip(b"\r")) for line in drawn) <= 50
+
+
+def _controlling(terminal: int) -> None:
+    import fcntl
+    import termios
+
+    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)

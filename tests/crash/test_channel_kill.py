@@ -107,7 +107,7 @@ def read(journals: Path) -> tuple[list[str], list[Told]]:
     pushed: list[str] = []
     told: list[Told] = []
     for journal in journals.iterdir():
-        for line in journal.read_text().splitlines():
+        for line in journal.read_text().split("\n")[:-1]:  # a killed process may leave its last line unfinished
             what, at, *rest = line.split(" ")
             if what == "pushed":
                 pushed += rest

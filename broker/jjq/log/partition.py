@@ -420,6 +420,8 @@ class PartitionLog:
         found = survey(self.directory, row, schema, self._topic_bytes, self.partition)
         lineage_start = found.end if settings.sync != "always" or found.index_end > found.end else None
         active, garbage = row.active, []
+        if found.clean and not found.closed:
+            self._say_synced_locked(row)
         if not found.clean:
             copy = copy_whole(self.directory, row, schema, self._topic_bytes, self.partition, found)
             active = copy.uuid
@@ -429,6 +431,15 @@ class PartitionLog:
             row, closed=None, active=active, active_schema=row.active_schema, boot_id=self._boot_id,
             lineage_start=lineage_start, garbage=garbage, due_at=now_us() + self._grace_us,
         )  # fmt: skip
+
+    def _say_synced_locked(self, row: PartitionState) -> None:
+        """What was read after a reboot is on disk, and a lineage rests on it: the index is to say so."""
+        active = self._open_active(row)
+        try:
+            active.refresh_locked()
+            active.sync_locked()
+        finally:
+            active.close_descriptors()
 
     # --- the life of the object --------------------------------------------------------------------------------------
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
 
 import jjq
+from tests.stores import assert_whole
 
 SECOND = 1_000_000
 
@@ -36,3 +40,36 @@ def die(channel: jjq.Channel) -> None:
     consumer, channel._consumer = channel._consumer, None
     if consumer is not None:
         consumer.close(remove=False)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[jjq.Store]:
+    with jjq.open(tmp_path / "store") as opened:
+        yield opened
+        assert_whole(opened)
+
+
+@pytest.fixture
+def topic(store: jjq.Store) -> jjq.Topic:
+    """One partition that holds a, b, c, d."""
+    topic = store.create_topic("letters", sync="none")
+    topic.push_many([b"a", b"b", b"c", b"d"])
+    return topic
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+Consumer = Callable[..., jjq.Channel]
+
+
+@pytest.fixture
+def consumer(store: jjq.Store, topic: jjq.Topic, clock: Clock) -> Consumer:
+    """One more consumer of the channel `work`."""
+
+    def join(**settings: object) -> jjq.Channel:
+        return store.channel("letters", "work", create=True, clock=clock, **settings)
+
+    return join

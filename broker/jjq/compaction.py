@@ -116,8 +116,8 @@ class Output:
         self.segments: list[Segment] = []
 
     def write(self, inputs: Iterable[Segment], scan: Scan) -> list[Segment]:
-        """Writes inputs, one after the other, until a file of at least half the full size is made and an input has
-        ended; returns the inputs it took. Raises DamagedSegment, FileNotFoundError, OSError; then call `discard`."""
+        """Writes inputs, one after the other: stream files until about half of the full size is made and an input has ended,
+        sealed ones all. Returns the inputs it took. Raises DamagedSegment, FileNotFoundError, OSError; then call `discard`."""
         target = min(BATCH_BYTES, self._most_bytes)
         rows = COMPRESSED_ROWS if self._compression else 1 << 20
         for batch in rebatch(self._read(inputs, scan), target, rows):
@@ -137,7 +137,9 @@ class Output:
             if at != segment.end:
                 raise _incomplete(self._directory, segment, at)
             self._inputs.append(segment)
-            if (self._writer.length if self._writer else 0) + self._pending >= self._most_bytes // 2:
+            # Sealed inputs are as many as fit, and ending early would make as many small files again, without end.
+            taken = (self._writer.length if self._writer else 0) + self._pending
+            if segment.kind == "arrows" and taken >= self._most_bytes // 2:
                 return
 
     def _add(self, batch: pa.RecordBatch) -> None:

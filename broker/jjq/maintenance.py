@@ -227,18 +227,22 @@ class Maintenance:
 
     # --- compacting --------------------------------------------------------------------------------------------------
 
-    def _plan(self, topic: TopicRow, partition: int) -> list[compaction.Run]:
+    def _plan(self, topic: TopicRow, partition: int, end: int = _EVER) -> list[compaction.Run]:
         config = TopicConfig.from_dict(topic.config)
-        _, segments = self._catalog.segments(topic.id, partition, 0, _EVER)
+        _, segments = self._catalog.segments(topic.id, partition, 0, end)
         return compaction.plan(segments, config.segment_bytes, frozenset(self._failed))
 
     def _add_to_total(self, topic: TopicRow, partition: int) -> None:
         self._total += sum(run.bytes for run in self._plan(topic, partition))
 
     def compact(self, topic: TopicRow, partition: int) -> int:
-        """Rewrites rolled files and merges small ones until nothing is left to do; returns how many files it replaced."""
+        """Rewrites rolled files and merges small ones until nothing is left to do; returns how many files it replaced.
+
+        Of files that are there when it begins: others may come as fast as it works, and are for the next turn.
+        """
         count = 0
-        while runs := self._plan(topic, partition):
+        end = self._catalog.partition(topic.id, partition).end_offset
+        while runs := self._plan(topic, partition, end):
             for run in runs:
                 if self._stopping():
                     return count

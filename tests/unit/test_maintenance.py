@@ -242,6 +242,19 @@ def test_a_store_that_cannot_be_written_is_not_maintained(store: jjq.Store) -> N
         reader.maintain()
 
 
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_compaction_of_small_segments_that_shrink_comes_to_an_end(store: jjq.Store, compression: str) -> None:
+    topic = store.create_topic("t", compression=compression, segment_bytes=64 << 10)
+    for number in range(100):
+        link(store, "t", rows=200, writer_id="w", batch_id=number)
+    before = tables(store)
+    report = store.maintain()
+    assert report.compacted <= 100 * 4  # each record is written again a few times at most
+    assert len(topic.segments()) < 50
+    assert store.maintain().compacted == 0
+    assert tables(store) == before
+
+
 # --- retention ---------------------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from jjq.cli import care, channels, pushing, segments, subscribers, tailing, topics, watching, writers
+from jjq.cli import care, channels, messages, pushing, segments, subscribers, tailing, topics, trials, watching, writers
 from jjq.cli.arguments import Parser, add_common
 
 
@@ -26,6 +26,18 @@ def build_parser() -> Parser:
     parser.set_defaults(json=False)
     add_common(parser)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (topics, pushing, tailing, subscribers, channels, segments, writers, watching, care):
+    for module in (
+        topics,
+        pushing,
+        tailing,
+        subscribers,
+        channels,
+        messages,
+        segments,
+        writers,
+        watching,
+        care,
+        trials,
+    ):
         module.add_commands(commands)
     return parser

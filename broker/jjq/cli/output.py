@@ -28,6 +28,15 @@ def size(count: float | None) -> str:
     return f"{count:.0f} B" if unit == 0 else f"{count:.1f} {_UNITS[unit]}"
 
 
+def amount(value: float, unit: str) -> str:
+    """`12.3k/s`, `45.6 us`: three digits, of records a second (`/s`) or of seconds (`s`)."""
+    if unit == "s":
+        scale, name = next(((s, n) for s, n in ((1.0, "s"), (1e-3, "ms")) if value >= s), (1e-6, "us"))
+        return f"{value / scale:.3g} {name}"
+    scale, name = next(((s, n) for s, n in ((1e6, "M"), (1e3, "k")) if value >= s), (1.0, ""))
+    return f"{value / scale:.3g}{name}{unit}"
+
+
 def number(count: int | None) -> str:
     return "-" if count is None else f"{count:,}"
 

@@ -259,7 +259,14 @@ def headers_array(headers: Sequence[list[tuple[str, bytes | None]] | None]) -> p
     return pa.array([None if h is None else [{"key": k, "value": v} for k, v in h] for h in headers], HEADERS)
 
 
-_NO_HEADERS = pa.array([], HEADERS.value_type)
+def _empty(kind: pa.DataType) -> pa.Array:
+    """An array of no values. `pa.array([])` would import pandas where it is installed, a quarter of a second."""
+    children = [_empty(kind.field(i).type) for i in range(kind.num_fields)]
+    buffers = [None] if children else [None, pa.py_buffer(bytes(4)), pa.py_buffer(b"")]
+    return pa.Array.from_buffers(kind, 0, buffers, children=children)
+
+
+_NO_HEADERS = _empty(HEADERS.value_type)
 
 
 def null_headers(rows: int) -> pa.Array:

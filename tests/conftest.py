@@ -17,7 +17,12 @@ IMPLIED_MARKERS = {"crash": pytest.mark.crash, "spark": pytest.mark.spark}
 # A deadline per example is a timed assertion: it fails on a busy machine, and says nothing about the code.
 settings.register_profile("dev", deadline=None, max_examples=50)
 settings.register_profile(
-    "ci", deadline=None, max_examples=200, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "ci",
+    deadline=None,
+    max_examples=100,
+    derandomize=True,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
 

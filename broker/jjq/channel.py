@@ -129,6 +129,7 @@ class Channel:
         self._mutex = threading.RLock()
         self._receiving = Receiving(self._topic, self._row, self._state)
         self._listener = self._store.listener(self._watched)
+        self._listener.look_every_s = _REAP_S  # no file tells of a consumer that died
         if self._closed:
             self._listener.close()
         self._idle = False  # nothing was found last time

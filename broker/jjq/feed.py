@@ -66,6 +66,7 @@ class Feed:
         near: Near | None = None,
     ) -> None:  # fmt: skip
         self._topic, self._columns, self._near = topic, columns, near
+        self._raw = topic.schema is None and columns is None
         self._windows = {partition: _Window(partition, *place) for partition, place in sorted(places.items())}
         self._order = list(self._windows)
         # Who is asked first; it moves on with each take, so that none is starved. It begins where it would be had one feed
@@ -128,9 +129,10 @@ class Feed:
     def _after(self, partition: int) -> None:
         self._turn = (self._order.index(partition) + 1) % len(self._order)
 
-    def has(self, partition: int) -> bool:
+    def has(self, partition: int, rows: int = _DECODE_ROWS) -> bool:
+        """Whether a partition has a record. `rows` is how many the caller is about to take."""
         window = self._windows[partition]
-        return bool(window.ready) or self._decode(window) or (self._fill(window) and self._decode(window))
+        return bool(window.ready) or self._decode(window, rows) or (self._fill(window) and self._decode(window, rows))
 
     def head(self, partition: int) -> Record:
         """The next record of a partition that has one."""
@@ -147,7 +149,8 @@ class Feed:
 
     def take_many(self, most: int) -> list[Record]:
         """Up to `most` records, of each partition an even share as long as it has them, in order within each."""
-        live = [partition for partition in self._in_turn() if self.has(partition)]
+        even = -(-most // max(1, len(self._order)))
+        live = [partition for partition in self._in_turn() if self.has(partition, even)]
         taken: list[Record] = []
         while live and len(taken) < most:
             share = -(-(most - len(taken)) // len(live))
@@ -164,9 +167,13 @@ class Feed:
     def _take_into(self, taken: list[Record], partition: int, count: int) -> bool:
         """False when the partition is read to its end."""
         window = self._windows[partition]
-        while count and self.has(partition):
+        while count and self.has(partition, count):
             part = min(count, len(window.ready))
-            taken += [window.ready.popleft() for _ in range(part)]
+            if part == len(window.ready):
+                taken += window.ready
+                window.ready.clear()
+            else:
+                taken += [window.ready.popleft() for _ in range(part)]
             window.position = taken[-1].offset + 1
             if window.low:
                 self._ask(window)
@@ -176,30 +183,36 @@ class Feed:
 
     # --- reading ahead -----------------------------------------------------------------------------------------------
 
-    def _decode(self, window: _Window) -> bool:
+    def _decode(self, window: _Window, rows: int) -> bool:
         if window.batch is None:
-            return False
-        part = window.batch.slice(window.decoded, _DECODE_ROWS)
+            return bool(window.ready)
+        part = window.batch.slice(window.decoded, max(rows, _DECODE_ROWS))
         window.decoded += part.num_rows
-        raw = self._topic.schema is None and self._columns is None
-        window.ready.extend(to_records(self._topic.name, part, raw))
+        window.ready.extend(to_records(self._topic.name, part, self._raw))
         if window.decoded >= window.batch.num_rows:
             window.batch, window.decoded = None, 0
         # A position may have moved past the first rows while they were still Arrow.
         while window.ready and window.ready[0].offset < window.position:
             window.ready.popleft()
-        return bool(window.ready) or self._decode(window)
+        return bool(window.ready) or self._decode(window, rows)
 
     def _fill(self, window: _Window) -> bool:
         """Reads on from the position; False when there is nothing yet."""
         partition, reader = window.partition, self._topic.reader
+        if window.checked and self._raw and (rows := reader.tail_singles(partition, window.position)):
+            self._stay(window)
+            name, at = self._topic.name, window.position
+            window.ready.extend(
+                Record(name, partition, offset, ts, key, None, value)
+                for offset, (ts, key, value) in enumerate(rows, at)
+            )
+            window.end, window.low = at + len(rows), False
+            return True
         user = self._topic.select(self._columns)
         if window.checked:
             live = reader.tail(partition, window.position, window.rows, user, _METADATA, self._bytes)
             if live is not None:
-                if window.crossed and self._near is not None:
-                    window.crossed = False
-                    self._near.enter(reader, partition, reader.active_segments(partition))
+                self._stay(window)
                 return self._take_in(window, live)
         bounds = reader.offsets(partition)
         self._check(window, bounds)
@@ -223,6 +236,13 @@ class Feed:
             window.crossed = True
             window.low = window.end < bounds.end and self._is_worth_loading(window, slices)
         return True
+
+    def _stay(self, window: _Window) -> None:
+        """What was read is all of the active segment."""
+        if window.crossed and self._near is not None:
+            window.crossed = False
+            reader = self._topic.reader
+            self._near.enter(reader, window.partition, reader.active_segments(window.partition))
 
     def _is_worth_loading(self, window: _Window, slices: Sequence[Slice]) -> bool:
         """Whether who reads on from a window's end would wait: for another segment, or for a batch to be decompressed."""

@@ -83,8 +83,7 @@ class Positions(Sequence[Position]):
         return self._each
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One record as a consumer gets it.
 
     `value` is bytes (or None) in a topic without a schema, else a dict of the topic's columns. `timestamp` is in

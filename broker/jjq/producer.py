@@ -70,8 +70,8 @@ class _Batch:
 
     def __init__(self, topic: Topic, partition: int) -> None:
         self.topic, self.partition = topic, partition
-        self.keys: list[bytes | None] = []
         self.values: list[Any] = []
+        self.keys: list[bytes | None] | None = None  # these three from the first record on that has one
         self.headers: list[Any] | None = None
         self.stamps: list[int] | None = None
         self.size = 0
@@ -81,6 +81,10 @@ class _Batch:
         self.finished = False
         self._condition = threading.Condition()
         self._callbacks: list[Callable[[], Any]] = []
+
+    def is_plain(self) -> bool:
+        """Whether it has values only."""
+        return self.keys is None and self.headers is None and self.stamps is None
 
     def wait(self, timeout: float | None) -> None:
         if not self.finished:
@@ -156,6 +160,23 @@ class Producer:
         target = self._topics.get(topic)
         if target is None:
             target = self._topics[topic] = self._store.topic(topic)
+        if (
+            key is None
+            and headers is None
+            and timestamp is None
+            and type(value) is bytes
+            and len(value) <= target._plain_bytes
+            and (partition is not None or target.partitions == 1)
+        ):
+            # What most are: it needs no checks, and joins a batch of its like.
+            place = 0 if partition is None else target.check_partition(partition)
+            with self._mutex:
+                batch = self._open.get((topic, place))
+                if batch is not None and batch.is_plain() and self._has_room_locked():
+                    index = len(batch.values)
+                    batch.values.append(value)
+                    self._count_locked(batch, len(value))
+                    return PushFuture(batch, index)
         plain_key = None if key is None else to_bytes(key, "a key")
         place = target.choose(partition, plain_key)
         data: Any
@@ -171,7 +192,7 @@ class Producer:
         pairs = None if headers is None else check_headers(headers)
         stamps = target.stamps(None if timestamp is None else [timestamp], 1)
         with self._mutex:
-            while self._pending >= self._window and not self._closed:
+            while not self._has_room_locked() and not self._closed:
                 self._flushing += 1  # full: what lingers goes now
                 self._changed.notify_all()
                 self._changed.wait()
@@ -184,20 +205,28 @@ class Producer:
                 if len(self._open) == 1:
                     self._changed.notify_all()
             index = len(batch.values)
-            batch.keys.append(plain_key)
             batch.values.append(data)
+            if plain_key is not None or batch.keys is not None:
+                batch.keys = batch.keys if batch.keys is not None else [None] * index
+                batch.keys.append(plain_key)
             if pairs is not None or batch.headers is not None:
                 batch.headers = batch.headers if batch.headers is not None else [None] * index
                 batch.headers.append(pairs)
             if stamps is not None:
                 batch.stamps = batch.stamps or []
                 batch.stamps += stamps
-            batch.size += size
-            self._pending += 1
-            if batch.size >= self._batch_bytes:
-                self._ready.append(self._open.pop((topic, place)))
-                self._changed.notify_all()
+            self._count_locked(batch, size)
         return PushFuture(batch, index)
+
+    def _has_room_locked(self) -> bool:
+        return self._pending < self._window and not self._closed
+
+    def _count_locked(self, batch: _Batch, size: int) -> None:
+        batch.size += size
+        self._pending += 1
+        if batch.size >= self._batch_bytes:
+            self._ready.append(self._open.pop((batch.topic.name, batch.partition)))
+            self._changed.notify_all()
 
     def flush(self, timeout: float | None = None) -> None:
         """Returns when everything pushed before is written or has failed; raises TimeoutError after `timeout` seconds."""

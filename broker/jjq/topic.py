@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import NoneType
@@ -565,20 +566,23 @@ class Topic:
         self._store.pause_topic(self, False)
 
 
-def to_records(topic: str, batch: pa.RecordBatch, raw: bool) -> Iterator[Record]:
+# What a NamedTuple's own constructor does, from an iterable and without a Python frame: a fifth of the time of a dataclass.
+_record: Callable[[Iterable[Any]], Record] = functools.partial(tuple.__new__, Record)
+
+
+def to_records(topic: str, batch: pa.RecordBatch, raw: bool) -> list[Record]:
     """A batch whose last columns are partition, offset, timestamp, key and headers, as Records."""
     own = batch.num_columns - 5
     partition, offset, stamps, key, headers = batch.columns[own:]
-    if raw:
-        values = batch.column(0).to_pylist()
-    else:
-        values = batch.select(list(range(own))).to_pylist()
-    all_headers: list[Any] = [None] * batch.num_rows if headers.null_count == batch.num_rows else headers.to_pylist()
-    for p, o, t, k, h, v in zip(
-        partition.to_pylist(), offset.to_pylist(), stamps.cast(pa.int64()).to_pylist(), key.to_pylist(), all_headers,
-        values, strict=True,
-    ):  # fmt: skip
-        yield Record(topic, p, o, t, k, None if h is None else [(each["key"], each["value"]) for each in h], v)
+    values = batch.column(0).to_pylist() if raw else batch.select(list(range(own))).to_pylist()
+    all_headers: Iterable[Any] = itertools.repeat(None)
+    if headers.null_count != batch.num_rows:
+        all_headers = [None if h is None else [(e["key"], e["value"]) for e in h] for h in headers.to_pylist()]
+    rows = zip(
+        itertools.repeat(topic), partition.to_pylist(), offset.to_pylist(), stamps.view(pa.int64()).to_pylist(),
+        key.to_pylist(), all_headers, values, strict=False,
+    )  # fmt: skip
+    return list(map(_record, rows))
 
 
 def _stamp(value: datetime | int) -> int:

@@ -277,7 +277,7 @@ def test_the_active_segment_stays_however_small_the_budget(tmp_path: Path) -> No
         others = [store.create_subscriber("t", start=start) for start in (0, ROWS)]
         for other in others:
             other.poll(10)
-        assert held(store)[2 * ROWS] == ["follower"]
+        assert "follower" in held(store)[2 * ROWS]
         (active,) = [each for each in store.hot.stats()["segments"] if each["state"] == "active"]
         assert active["start"] == 2 * ROWS
         assert [record.offset for record in follower.poll(5)] == list(range(2 * ROWS + 1, 2 * ROWS + 6))

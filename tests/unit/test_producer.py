@@ -179,3 +179,18 @@ def test_many_threads_share_a_producer(store: jjq.Store) -> None:
     found = [value.decode().split("-") for value in values(topic)]  # type: ignore[attr-defined]
     for name in range(8):
         assert [int(i) for who, i in found if who == str(name)] == list(range(500))
+
+
+def test_values_alone_and_records_with_more_share_a_batch_in_order(store: jjq.Store) -> None:
+    topic = store.create_topic("mixed")
+    with store.producer(linger_ms=60_000) as producer:
+        for value, more in (
+            (b"a", {}), (b"b", {"key": b"k"}), (b"c", {}), (None, {}), (b"d", {"headers": {"h": b"1"}}), (b"e", {}),
+            ("text", {}), (b"", {"partition": 0}),
+        ):  # fmt: skip
+            producer.push("mixed", value, **more)
+    found = store.create_subscriber("mixed").poll(100)
+    assert [each.value for each in found] == [b"a", b"b", b"c", None, b"d", b"e", b"text", b""]
+    assert [each.key for each in found] == [None, b"k", *[None] * 6]
+    assert [each.headers for each in found] == [*[None] * 4, [("h", b"1")], *[None] * 3]
+    assert len(topic.segments()) == 1

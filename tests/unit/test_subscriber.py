@@ -2,8 +2,9 @@
 
 import logging
 import multiprocessing
+import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import jjq
 from jjq import feed
 from jjq.clock import now_us
+from tests.stores import flip
 
 
 @pytest.fixture
@@ -233,6 +235,46 @@ def test_sleep_lets_go_of_every_record(store: jjq.Store, topic: jjq.Topic) -> No
         assert each._windows[0].batch is None
     subscriber.wakeup()
     assert [record.value for record in subscriber._popping._windows[0].ready] == [b"%d" % i for i in range(1, 10)]
+
+
+def test_who_follows_gets_records_of_every_form_as_who_reads_them_later(store: jjq.Store) -> None:
+    topic = store.create_topic("forms", sync="none", segment_rows=40)
+    live = store.create_subscriber("forms")
+    assert live.pop() is None
+    chance = random.Random(5)
+    pushes: list[Callable[[int], object]] = [
+        lambda i: topic.push(b"%d" % i),
+        lambda i: topic.push(b"%d" % i, key=b"k"),
+        lambda i: topic.push(None, key=b""),
+        lambda i: topic.push(b""),
+        lambda i: topic.push(b"%d" % i, headers={"h": b"%d" % i}),
+        lambda i: topic.push_many([b"%d" % i] * chance.randrange(1, 5), keys=None),
+        lambda i: topic.push(bytes(100_000)),
+    ]
+    got: list[jjq.Record] = []
+    for i in range(400):
+        for _ in range(chance.randrange(1, 4)):
+            chance.choice(pushes)(i)
+        got += live.poll(chance.choice([1, 3, 100])) if i % 2 else []
+    while more := live.poll(100):
+        got += more
+    later = store.create_subscriber("forms")
+    expected: list[jjq.Record] = []
+    poll_all(later, expected)
+    assert got == expected
+    assert [each.offset for each in got] == list(range(topic.offsets()[0].end))
+
+
+def test_a_bit_that_flips_in_what_was_just_pushed_is_noticed_by_who_follows(store: jjq.Store, topic: jjq.Topic) -> None:
+    subscriber = store.create_subscriber("t")
+    subscriber.poll(100)
+    topic.push(b"one")
+    assert subscriber.poll()[0].value == b"one"
+    before = Path(topic.segments()[0].path).stat().st_size
+    topic.push(b"two")
+    flip(Path(topic.segments()[0].path), before + 300)
+    with pytest.raises(jjq.DamagedSegment, match="do not match their checksum"):
+        subscriber.poll()
 
 
 # --- stores that cannot be written ------------------------------------------------------------------------------------

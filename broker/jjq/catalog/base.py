@@ -38,6 +38,7 @@ class Driver(Protocol):
     def row(self, name: str, /, **values: Any) -> tuple[Any, ...] | None: ...
     def snapshot(self) -> AbstractContextManager[Statements]: ...
     def write(self, *, durable: bool) -> AbstractContextManager[Statements]: ...
+    def run(self, name: str, /, *, durable: bool, **values: Any) -> int: ...
     def problems(self) -> list[str]: ...
     def backup(self, target: Path) -> None: ...
     def close(self) -> None: ...
@@ -478,14 +479,11 @@ class Catalog:
 
     def move_cursor(self, subscriber_id: str, partition: int, expected: int, offset: int, lineage: int) -> bool:
         """Compare and set; False when the cursor is no longer at `expected`, or the partition no longer of `lineage`."""
-        with self.driver.write(durable=False) as tx:
-            return (
-                tx.run(
-                    "move_cursor", subscriber_id=subscriber_id, partition=partition, expected=expected,
-                    next_offset=offset, lineage=lineage,
-                )
-                > 0
-            )  # fmt: skip
+        changed = self.driver.run(
+            "move_cursor", durable=False, subscriber_id=subscriber_id, partition=partition, expected=expected,
+            next_offset=offset, lineage=lineage,
+        )  # fmt: skip
+        return changed > 0
 
     def set_cursors(self, subscriber_id: str, cursors: Mapping[int, tuple[int, int]], *, only_forward: bool) -> bool:
         """False, and nothing done, when the subscriber is gone. A later lineage counts as forward."""

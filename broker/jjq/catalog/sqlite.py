@@ -122,14 +122,12 @@ class SqliteDriver:
         later ones that are not durable either.
         """
         if self.read_only:
-            raise StoreReadOnly(f"the store at {self.path.parent} is read-only; nothing was changed")
+            raise self._cannot_write()
         with self._mutex, self._translated():
             connection = self._open()
             files.lock(self._lock_fd)
             try:
-                if self._full is not durable:
-                    connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-                    self._full = durable
+                self._sync(connection, durable)
                 connection.execute("BEGIN IMMEDIATE")
                 try:
                     yield Transaction(connection)
@@ -140,6 +138,27 @@ class SqliteDriver:
                     raise
             finally:
                 files.unlock(self._lock_fd)
+
+    def run(self, name: str, /, *, durable: bool, **values: Any) -> int:
+        """One statement as a transaction of its own, which costs less than `write`; returns the number of rows changed."""
+        if self.read_only:
+            raise self._cannot_write()
+        with self._mutex, self._translated():
+            connection = self._open()
+            files.lock(self._lock_fd)
+            try:
+                self._sync(connection, durable)
+                return connection.execute(QUERIES[name], values).rowcount
+            finally:
+                files.unlock(self._lock_fd)
+
+    def _cannot_write(self) -> StoreReadOnly:
+        return StoreReadOnly(f"the store at {self.path.parent} is read-only; nothing was changed")
+
+    def _sync(self, connection: sqlite3.Connection, durable: bool) -> None:
+        if self._full is not durable:
+            connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._full = durable
 
     def version(self) -> int:
         """The number of the last migration the file has seen."""

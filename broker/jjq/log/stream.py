@@ -22,6 +22,7 @@ from jjq.schema import null_headers
 
 RUN_BYTES = 1 << 20  # messages are verified and handed on in runs of about this size
 _ENTRIES_AT_ONCE = 4096
+_SINGLES = 64  # from about here on Arrow is as fast
 _REREADS = 3
 _MMAP_FROM = 256 << 10  # below this a read is cheaper than a mapping
 
@@ -162,6 +163,37 @@ class StreamReader:
             if expected >= min(end, limit):
                 return
             at += len(found)
+
+    def singles(self, start: int) -> list[tuple[int, bytes | None, bytes | None]]:
+        """(timestamp, key, value) of the records that follow what was read last, where that is up to `start` and each is a
+        message of its own without headers; nothing where `scan` is to look.
+
+        For who follows the file record by record: through Arrow one takes ten times as long.
+        """
+        known, at = self._left_at
+        count = self.count()
+        if self._template is None or known != start or at >= count:
+            return []
+        before, *found = self.entries(at - 1, min(at + _SINGLES, count))
+        if found[-1].kind == CLOSE:  # it may take records back
+            return []
+        run: list[Entry] = []
+        behind = 0
+        for number, entry in enumerate(found, 1):
+            if entry.kind == BATCH:
+                if entry.rows != 1 or entry.layout != self._template.layout or entry.base != start + len(run):
+                    break
+                run.append(entry)
+                behind = number
+        if not run or run[-1].end_position - run[0].position > RUN_BYTES:
+            return []
+        origin = run[0].position
+        data = files.pread(self._fd, run[-1].end_position - origin, origin)
+        if len(data) != run[-1].end_position - origin or fmt.extend(before.file_crc, data) != run[-1].file_crc:
+            raise self._damaged(run[0], "the bytes do not match their checksum", run[-1].end)
+        self._left_at = (run[-1].end, at + behind)
+        keys, values = self._template.rows_at(data, [each.position - origin for each in run])
+        return list(zip([each.min_ts for each in run], keys, values, strict=True))
 
     def _runs(self, before: Entry, entries: list[Entry]) -> Batches:
         first = 0

@@ -41,8 +41,8 @@ def receive_and_ack(channel: jjq.Channel, count: int) -> None:
 
 
 @contextlib.contextmanager
-def redis_server(place: Path) -> Iterator[tuple[Any, str]]:
-    """A client of a Redis of its own that appends to a file and syncs it each second, or why there is none."""
+def redis_server(place: Path, appendfsync: str = "everysec") -> Iterator[tuple[Any, str]]:
+    """A client of a Redis of its own that appends to a file and syncs it as told, or why there is none."""
     try:
         import redis
     except ImportError:
@@ -55,7 +55,7 @@ def redis_server(place: Path) -> Iterator[tuple[Any, str]]:
     socket = place / "redis.sock"
     server = subprocess.Popen(
         [program, "--port", "0", "--unixsocket", str(socket), "--dir", str(place), "--save", "", "--appendonly", "yes",
-         "--appendfsync", "everysec"],
+         "--appendfsync", appendfsync],
         stdout=subprocess.DEVNULL,
     )  # fmt: skip
     try:

@@ -80,7 +80,7 @@ class Row:
             return (self.what, "", self.peer, "", f"skipped: {self.skipped}", target, "-")
         values = sorted(self.compared)
         shown = [
-            f"{v / 1e6:+.0f} MB" if self.target is not None and self.target.of == "excess" else f"{v:.2f}"
+            excess(v, self.unit) if self.target is not None and self.target.of == "excess" else f"{v:.2f}"
             for v in (statistics.median(values), values[0], values[-1])
         ]
         spread = f" ({shown[1]} to {shown[2]})" if len(values) > 1 else ""
@@ -108,6 +108,12 @@ def amount(value: float, unit: str) -> str:
         return f"{value / 1e6:,.0f} MB"
     scale, name = next(((s, n) for s, n in ((1e6, "M"), (1e3, "k")) if value >= s), (1, ""))
     return f"{value / scale:.3g}{name}{unit}"
+
+
+def excess(value: float, unit: str) -> str:
+    if unit == "B":
+        return f"{value / 1e6:+.0f} MB"
+    return ("-" if value < 0 else "+") + amount(abs(value), unit)
 
 
 def plain(rows: Iterable[Row]) -> str:

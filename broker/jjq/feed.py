@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from jjq.errors import DataLoss
 from jjq.model import PartitionOffsets, Record, Slice
-from jjq.topic import Topic, to_records
+from jjq.records import to_records
+from jjq.topic import Topic
 from jjq.wake import wait_for
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from jjq.catalog.leases import Lease, Offer, Place
 from jjq.deferral import deferred_rows
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Record, Slice
+from jjq.records import to_records
 from jjq.schema import RAW
-from jjq.topic import Topic, to_records
+from jjq.topic import Topic
 
 METADATA = ("_partition", "_offset", "_timestamp", "_key", "_headers")
 _FIRST_ROWS = 1024

@@ -12,7 +12,8 @@ from jjq.catalog.leases import Grant, Lease, Mark, Offer, Place
 from jjq.errors import ChannelNotFound, JjqError, StoreClosed, TopicDeleted
 from jjq.lookahead import Lookahead, rows_at
 from jjq.model import Record
-from jjq.topic import Topic, to_records
+from jjq.records import to_records
+from jjq.topic import Topic
 
 ENDS = (TopicDeleted, ChannelNotFound, StoreClosed)  # there is nothing more to be had
 FAILURES = (JjqError, OSError, pa.ArrowException)  # of one partition, or one record: others may be well

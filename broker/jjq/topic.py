@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import NoneType
@@ -27,6 +26,7 @@ from jjq.log.reader import LogReader, output_schema
 from jjq.log.requests import Append
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Commit, PartitionOffsets, Position, PositionRange, Positions, Record, SegmentInfo, Slice
+from jjq.records import to_records
 from jjq.schema import (
     METADATA_TYPES,
     RAW,
@@ -564,25 +564,6 @@ class Topic:
 
     def unpause(self) -> None:
         self._store.pause_topic(self, False)
-
-
-# What a NamedTuple's own constructor does, from an iterable and without a Python frame: a fifth of the time of a dataclass.
-_record: Callable[[Iterable[Any]], Record] = functools.partial(tuple.__new__, Record)
-
-
-def to_records(topic: str, batch: pa.RecordBatch, raw: bool) -> list[Record]:
-    """A batch whose last columns are partition, offset, timestamp, key and headers, as Records."""
-    own = batch.num_columns - 5
-    partition, offset, stamps, key, headers = batch.columns[own:]
-    values = batch.column(0).to_pylist() if raw else batch.select(list(range(own))).to_pylist()
-    all_headers: Iterable[Any] = itertools.repeat(None)
-    if headers.null_count != batch.num_rows:
-        all_headers = [None if h is None else [(e["key"], e["value"]) for e in h] for h in headers.to_pylist()]
-    rows = zip(
-        itertools.repeat(topic), partition.to_pylist(), offset.to_pylist(), stamps.view(pa.int64()).to_pylist(),
-        key.to_pylist(), all_headers, values, strict=False,
-    )  # fmt: skip
-    return list(map(_record, rows))
 
 
 def _stamp(value: datetime | int) -> int:

@@ -24,7 +24,7 @@ from jjq.cli.exits import OK
 from jjq.cli.records import add_output, writer_for
 from jjq.feed import follow
 from jjq.model import Record
-from jjq.topic import to_records
+from jjq.records import to_records
 
 _LAST = 10
 _METADATA = ("_partition", "_offset", "_timestamp", "_key", "_headers")

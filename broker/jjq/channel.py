@@ -11,7 +11,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -26,7 +27,7 @@ from jjq.errors import DeliveryExpired, InvalidArgument, StoreClosed, StoreReadO
 from jjq.feed import watched
 from jjq.model import Record
 from jjq.receiving import ENDS, FAILURES, Receiving
-from jjq.wake import wait_for
+from jjq.wake import until_found, wait_for
 
 if TYPE_CHECKING:
     from jjq.store import Store
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 MAX_IN_FLIGHT = 1000
 _REAP_S = 1.0  # how often a consumer that is never idle looks for those that died
-_LONGEST_REST_S = 3600.0
 _log = logging.getLogger("jjq.channel")
 _channels: weakref.WeakSet[Channel] = weakref.WeakSet()
 
@@ -129,9 +129,9 @@ class Channel:
         self._mutex = threading.RLock()
         self._receiving = Receiving(self._topic, self._row, self._state)
         self._listener = self._store.listener(self._watched)
-        self._listener.look_every_s = _REAP_S  # no file tells of a consumer that died
         if self._closed:
             self._listener.close()
+        self._ahead: deque[Delivery] = deque()  # received for an iteration that was cancelled before it had them
         self._idle = False  # nothing was found last time
         self._next_due = NEVER
         self._reap_at = 0.0
@@ -188,36 +188,54 @@ class Channel:
         First those that are to be delivered again, then new ones, in the order of their offsets within a partition.
         """
         most, seconds = at_least_one(max_records, "max_records"), _seconds(timeout)
+        self._check_receiving()
+        return wait_for(lambda: self._look(most), seconds, self._listener, self._until_due) or []
+
+    def __iter__(self) -> Iterator[Delivery]:
+        """Each record as it comes, for ever, one in hand at a time; settle it in the loop's body. `receive` with a number is
+        faster."""
+        while True:
+            yield from self.receive(timeout=None)
+
+    def __aiter__(self) -> AsyncIterator[Delivery]:
+        """As iteration, in a coroutine."""
+        return self._deliveries_async()
+
+    async def _deliveries_async(self) -> AsyncIterator[Delivery]:
+        self._check_receiving()
+        while True:
+            while (delivery := self._take_ahead()) is None:
+                await until_found(self._look_ahead, self._listener, self._until_due)
+            yield delivery
+
+    def _take_ahead(self) -> Delivery | None:
+        with self._mutex:
+            self._check_open()
+            return self._ahead.popleft() if self._ahead else None
+
+    def _check_receiving(self) -> None:
         self._check_open()
         if self._store.read_only:
             raise StoreReadOnly(
                 f"the store at {self._store.path} is read-only, so nothing can be received; a subscriber can poll"
             )
-        deadline = None if seconds is None else time.monotonic() + seconds
-        while True:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            found = self._wait(most, left)
-            if found or (deadline is not None and time.monotonic() >= deadline):
-                return found
 
-    def _wait(self, most: int, left: float | None) -> list[Delivery]:
-        """Waits up to `left` seconds, or until something is due by the clock, of which nobody will tell."""
-        due = NEVER
+    def _look_ahead(self) -> bool:
+        with self._mutex:
+            self._check_open()
+            if not self._ahead:
+                self._ahead.extend(self._look(1))
+            return bool(self._ahead)
 
-        def look() -> list[Delivery] | bool:
-            return self._look(most) or self._next_due < due
-
-        found = wait_for(look, 0.0, self._listener)
-        if not isinstance(found, list) and left != 0:
-            due = self._next_due
-            if due < NEVER:
-                until = min(max(0.001, (due - self._clock()) / 1_000_000), _LONGEST_REST_S)
-                left = until if left is None else min(left, until)
-            found = wait_for(look, left, self._listener)
-        return found if isinstance(found, list) else []
+    def _until_due(self) -> float:
+        """Seconds until something is due by the clock, of which nobody will tell, or until it is time to look for the dead."""
+        return min(_REAP_S, max(0.001, (self._next_due - self._clock()) / 1_000_000))
 
     def _look(self, most: int) -> list[Delivery]:
         with self._mutex:
+            self._check_open()
+            if self._ahead:
+                return [self._ahead.popleft() for _ in range(min(most, len(self._ahead)))]
             while True:
                 self._check_open()
                 consumer = self._consumer or self._join()
@@ -420,6 +438,7 @@ class Channel:
         with self._mutex:
             consumer = self._consumer
             self._receiving.forget()
+            self._ahead.clear()
             if consumer is not None:
                 try:
                     self._state.release(consumer.id, self._clock(), "its consumer closed")

@@ -124,6 +124,10 @@ class Feed:
         """The partition whose turn it is among those that have a record, None when all are read to their ends."""
         return next((partition for partition in self._in_turn() if self.has(partition)), None)
 
+    def ready(self) -> int | None:
+        """The partition whose turn it is among those that have a record in memory, None when reading comes first."""
+        return next((partition for partition in self._in_turn() if self._windows[partition].ready), None)
+
     def _in_turn(self) -> list[int]:
         return self._order[self._turn :] + self._order[: self._turn]
 

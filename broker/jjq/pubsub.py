@@ -22,7 +22,7 @@ import re
 import threading
 import uuid
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ from jjq.errors import DataLoss, InvalidArgument, JjqError, StoreClosed, TopicDe
 from jjq.feed import Feed
 from jjq.interest import LOCK, NOTE, glob, reached, registry
 from jjq.model import check_name
-from jjq.wake import wait_for
+from jjq.wake import until_found, wait_for
 
 if TYPE_CHECKING:
     from jjq.store import Store
@@ -231,21 +231,35 @@ class PubSub:
             if message is not None:
                 yield message
 
+    def __aiter__(self) -> AsyncIterator[Message]:
+        """As `listen`, in a coroutine."""
+        return self._listen_async()
+
+    async def _listen_async(self) -> AsyncIterator[Message]:
+        while self.subscribed or self._waiting:
+            await until_found(lambda: self._look() or not self.subscribed, self._listener)
+            if self._waiting:
+                yield self._waiting.popleft()
+
     def _next(self) -> Message | None:
+        with self._mutex:
+            return self._waiting.popleft() if self._look() else None
+
+    def _look(self) -> bool:
+        """Whether a message waits, as the topics are now."""
         with self._mutex:
             self._check_open()
             if self._waiting:
-                return self._waiting.popleft()
+                return True
             if not self.subscribed:
-                return None
+                return False
             if self._take():
-                return self._waiting.popleft()
+                return True
             ids = tuple(row.id for row in self._store.catalog.topics())
             if ids != self._catalog_seen:
                 self._follow_topics()
-                if self._take():
-                    return self._waiting.popleft()
-            return None
+                return self._take()
+            return False
 
     def _take(self) -> bool:
         """Moves the next record of some topic, as one message for each way it matches, to those waiting."""

@@ -13,9 +13,9 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -34,12 +34,13 @@ from jjq.errors import (
 )
 from jjq.feed import Feed, Place, watched
 from jjq.model import PartitionLag, Record
-from jjq.wake import wait_for
+from jjq.wake import until_found, wait_for
 
 if TYPE_CHECKING:
     from jjq.store import Store
     from jjq.topic import Topic
 
+Result = TypeVar("Result")
 ON_DATA_LOSS = ("error", "skip")
 _log = logging.getLogger("jjq.subscriber")
 _subscribers: weakref.WeakSet[Subscriber] = weakref.WeakSet()
@@ -211,26 +212,55 @@ class Subscriber:
         finally:
             self._iterating = None
 
-    def _poll_once(self, most: int) -> list[Record] | None:
+    def __aiter__(self) -> AsyncIterator[Record]:
+        """As iteration, in a coroutine: what is not in memory yet is read and waited for without holding up the loop."""
+        self._check_open()
+        return self._records_async()
+
+    async def _records_async(self) -> AsyncIterator[Record]:
+        with self._consuming():
+            self._iterating = threading.get_ident()
+        try:
+            while True:
+                with self._consuming():
+                    while (record := self._poll_ready()) is None:
+                        await until_found(self._read_on, self._listener)
+                yield record
+        finally:
+            self._iterating = None
+
+    def _poll_ready(self) -> Record | None:
+        """A record that is in memory."""
+        with self._mutex:
+            self._check_open()
+            feed = self._polling
+            partition = None if feed is None else feed.ready()
+            return None if feed is None or partition is None else feed.take(partition)
+
+    def _read_on(self) -> bool:
+        """Has records in memory, if there are any; takes none."""
+        return self._polled_by(lambda feed: feed.waiting() is not None)
+
+    def _poll_once(self, most: int) -> list[Record]:
+        return self._polled_by(lambda feed: feed.take_many(most))
+
+    def _polled_by(self, act: Callable[[Feed], Result]) -> Result:
         with self._mutex:
             self._check_open()
             feed = self._polling
             if feed is None:
                 places = self._cursors()
-                feed, self._polled = self._polling_from(places), places
+                feed = self._polling = self._feed(places)
+                self._polled = places
             while True:
                 try:
-                    found = feed.take_many(most)
+                    found = act(feed)
                 except DataLoss as loss:
                     self._pass_over(feed, loss, durable=False)
                     continue
                 if not found:
                     self._cursors()  # raises when the subscriber is gone
                 return found
-
-    def _polling_from(self, places: Mapping[int, Place]) -> Feed:
-        self._polling = self._feed(places)
-        return self._polling
 
     def _feed(self, places: Mapping[int, Place]) -> Feed:
         return Feed(self._topic, places, near=self._store.hot.near(self.name))

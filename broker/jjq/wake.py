@@ -8,6 +8,7 @@ looking again after growing pauses.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import struct
@@ -116,14 +117,16 @@ class Listener:
         self._wakes = 0
         self._watches: dict[Path, int] = {}
         self._closed = False
+        self._bells: set[Callable[[], None]] = set()  # of coroutines that sleep
         self.told = False  # whether the kernel will tell of everything that matters
-        self.look_every_s = _SAFETY_S  # all the same; for who waits for what writes to no file, less
 
     def wake(self) -> None:
         """Ends every sleep that was armed before; from any thread."""
         with self._condition:
             self._wakes += 1
             self._condition.notify_all()
+            for bell in self._bells:
+                bell()
 
     def arm(self) -> int:
         """Begins to listen. What is written from here on ends a sleep with the number returned, so the caller looks once
@@ -147,6 +150,25 @@ class Listener:
         with self._condition:
             return self._condition.wait_for(lambda: self._wakes != armed, seconds)
 
+    async def sleep_async(self, armed: int, seconds: float) -> None:
+        """`sleep`, of a coroutine."""
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+
+        def bell() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody sleeps in it
+                loop.call_soon_threadsafe(woken.set)
+
+        with self._condition:
+            if self._wakes != armed:
+                return
+            self._bells.add(bell)
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(woken.wait(), seconds)
+        finally:
+            with self._condition:
+                self._bells.discard(bell)
+
     def close(self) -> None:
         """Ends all sleeps, and listens no more."""
         with self._condition:
@@ -158,11 +180,15 @@ class Listener:
         self.wake()
 
 
-def wait_for(look: Callable[[], Found | None], timeout: float | None, listener: Listener) -> Found | None:
+def wait_for(
+    look: Callable[[], Found | None], timeout: float | None, listener: Listener,
+    longest: Callable[[], float] = lambda: _SAFETY_S,
+) -> Found | None:  # fmt: skip
     """Calls `look` until it finds something, `timeout` seconds have passed (None: ever), or it raises.
 
     `look` reads the state itself and not an event, and it is called between arming and sleeping, so no wake-up can be
-    lost. The one place where jjq waits.
+    lost. `longest` is asked before each sleep for the seconds after which to look though nothing was told: for what no file
+    tells of, such as a time that comes. With `until_found` the one place where jjq waits.
     """
     found = look()
     if found or timeout == 0:
@@ -180,7 +206,7 @@ def wait_for(look: Callable[[], Found | None], timeout: float | None, listener: 
         if left is not None and left <= 0:
             return None
         told = listener.told
-        rest = listener.look_every_s if told else max(pause, _SHARE * (now - began))
+        rest = min(longest(), _SAFETY_S if told else max(pause, _SHARE * (now - began)))
         if listener.sleep(armed, rest if left is None else min(rest, left)):
             # Who was woken looks at once: there is most likely something, and arming takes as long as looking.
             if found := look():
@@ -188,6 +214,21 @@ def wait_for(look: Callable[[], Found | None], timeout: float | None, listener: 
             armed = listener.arm()
         elif not told:
             armed = listener.arm()
+        pause = min(pause * _GROWTH, _LONGEST_PAUSE_S)
+
+
+async def until_found(
+    look: Callable[[], object], listener: Listener, longest: Callable[[], float] = lambda: _SAFETY_S
+) -> None:
+    """`wait_for` without a limit, in a coroutine; `look` runs in a thread of the loop's executor.
+
+    Cancelling it does not end a look that has begun. So `look` must leave what it found where the next one finds it.
+    """
+    pause = _FIRST_PAUSE_S
+    armed = listener.arm()
+    while not await asyncio.to_thread(look):
+        await listener.sleep_async(armed, min(longest(), _SAFETY_S if listener.told else pause))
+        armed = listener.arm()
         pause = min(pause * _GROWTH, _LONGEST_PAUSE_S)
 
 

@@ -1,0 +1,213 @@
+"""Consuming in coroutines: `async for` over subscribers, channels and subscriptions."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterable, Awaitable, Callable
+from typing import Any, TypeVar
+
+import pytest
+
+import jjq
+
+Item = TypeVar("Item")
+Reopen = Callable[[], jjq.Store]
+
+
+@pytest.fixture
+def topic(store: jjq.Store) -> jjq.Topic:
+    topic = store.create_topic("letters", sync="none")
+    topic.push_many([b"a", b"b", b"c"])
+    return topic
+
+
+async def first(source: AsyncIterable[Item], count: int) -> list[Item]:
+    taken: list[Item] = []
+    async for item in source:
+        taken.append(item)
+        if len(taken) == count:
+            break
+    return taken
+
+
+async def meanwhile(waiting: Awaitable[Item], act: Callable[[], Any], ready: Callable[[], bool]) -> Item:
+    """Begins to wait, acts once it does, and returns what came."""
+    task = asyncio.ensure_future(waiting)
+    while not ready():
+        await asyncio.sleep(0)
+    await asyncio.to_thread(act)
+    return await asyncio.wait_for(task, 60)
+
+
+def sleeps(handle: Any) -> Callable[[], bool]:
+    return lambda: bool(handle._listener._bells)
+
+
+def test_a_subscriber_gives_history_then_each_new_record_and_commits_up_to_the_one_at_hand(
+    store: jjq.Store, topic: jjq.Topic
+) -> None:
+    async def run() -> list[bytes]:
+        seen = []
+        async for record in subscriber:
+            seen.append(record.value)
+            subscriber.commit()
+            assert subscriber.positions() == {0: record.offset + 1}
+            if record.value == b"c":
+                topic.push(b"d")
+            if record.value == b"d":
+                break
+        return seen
+
+    subscriber = store.create_subscriber("letters", "s")
+    assert asyncio.run(run()) == [b"a", b"b", b"c", b"d"]
+
+
+def test_a_subscriber_that_waits_is_woken_by_a_push_from_elsewhere(
+    store: jjq.Store, topic: jjq.Topic, reopen: Reopen
+) -> None:
+    subscriber = store.create_subscriber("letters", "s", start="latest")
+    other = reopen().topic("letters")
+    got = asyncio.run(meanwhile(first(subscriber, 1), lambda: other.push(b"new"), sleeps(subscriber)))
+    assert [record.value for record in got] == [b"new"]
+
+
+def test_partitions_are_merged_and_each_is_in_order(store: jjq.Store) -> None:
+    topic = store.create_topic("many", partitions=3, sync="none")
+    for number in range(900):
+        topic.push(b"%d" % number, partition=number % 3)
+    got = asyncio.run(first(store.create_subscriber("many", "s"), 900))
+    for partition in range(3):
+        offsets = [record.offset for record in got if record.partition == partition]
+        assert offsets == list(range(300))
+
+
+def test_many_subscribers_share_a_loop(store: jjq.Store, topic: jjq.Topic) -> None:
+    async def run() -> list[list[jjq.Record]]:
+        subscribers = [store.create_subscriber("letters", f"s{number}") for number in range(20)]
+        tasks = [asyncio.ensure_future(first(each, 4)) for each in subscribers]
+        while not all(each._listener._bells for each in subscribers):
+            await asyncio.sleep(0)
+        topic.push(b"d")
+        return await asyncio.wait_for(asyncio.gather(*tasks), 60)
+
+    got = asyncio.run(run())
+    assert [[record.value for record in each] for each in got] == [[b"a", b"b", b"c", b"d"]] * 20
+
+
+def test_what_a_cancelled_wait_has_read_is_not_lost(store: jjq.Store, topic: jjq.Topic) -> None:
+    subscriber = store.create_subscriber("letters", "s")
+    looked = threading.Event()
+
+    async def run() -> list[jjq.Record]:
+        with subscriber._mutex:  # the look in the thread cannot end before the wait is cancelled
+            task = asyncio.ensure_future(first(subscriber, 1))
+            while subscriber._consumer.acquire(blocking=False):
+                subscriber._consumer.release()
+                await asyncio.sleep(0)
+            task.cancel()
+            looked.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return await first(subscriber, 3)
+
+    assert [record.value for record in asyncio.run(run())] == [b"a", b"b", b"c"]
+    assert looked.is_set()
+
+
+def test_a_second_consumer_is_refused_while_one_iterates(store: jjq.Store, topic: jjq.Topic, reopen: Reopen) -> None:
+    async def run() -> None:
+        iterator = aiter(subscriber)
+        await anext(iterator)
+        with pytest.raises(jjq.SubscriberBusy):
+            await anext(aiter(reopen().subscriber("s")))
+        await iterator.aclose()  # type: ignore[attr-defined]
+
+    subscriber = store.create_subscriber("letters", "s")
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("end", "error"),
+    [
+        (lambda store, handle: handle.close(), jjq.StoreClosed),
+        (lambda store, handle: store.delete_subscriber("s"), jjq.SubscriberNotFound),
+        (lambda store, handle: store.delete_topic("letters"), jjq.TopicDeleted),
+        (lambda store, handle: store.close(), jjq.StoreClosed),
+    ],
+)
+def test_a_waiting_subscriber_raises_at_once_when_what_it_waits_for_goes(
+    store: jjq.Store, topic: jjq.Topic, end: Callable[[jjq.Store, jjq.Subscriber], object], error: type[Exception]
+) -> None:
+    subscriber = store.create_subscriber("letters", "s", start="latest")
+    with pytest.raises(error):
+        asyncio.run(meanwhile(first(subscriber, 1), lambda: end(store, subscriber), sleeps(subscriber)))
+
+
+def test_records_that_are_gone_raise_in_the_loop_too(store: jjq.Store, topic: jjq.Topic) -> None:
+    subscriber = store.create_subscriber("letters", "s")
+    for letter in (b"d", b"e"):
+        store.alter_topic("letters", retention_segments=1)  # which ends the segment
+        topic.push(letter)
+    store.maintain()
+    with pytest.raises(jjq.DataLoss, match="records are gone"):
+        asyncio.run(first(subscriber, 1))
+
+
+def test_a_channel_iterates_in_a_thread_and_in_a_loop(store: jjq.Store, topic: jjq.Topic) -> None:
+    channel = store.channel("letters", "work", create=True)
+    for delivery in channel:
+        delivery.ack()
+        if delivery.record.value == b"b":
+            break
+
+    async def run() -> None:
+        async for delivery in channel:
+            delivery.ack()
+            if delivery.record.value == b"d":
+                break
+
+    asyncio.run(meanwhile(run(), lambda: topic.push(b"d"), sleeps(channel)))
+    assert channel.counts().acked == 4
+
+
+def test_what_a_cancelled_wait_on_a_channel_has_received_comes_next(store: jjq.Store, topic: jjq.Topic) -> None:
+    channel = store.channel("letters", "work", create=True, max_in_flight=1)
+
+    async def run() -> list[jjq.Delivery]:
+        with channel._mutex:
+            task = asyncio.ensure_future(first(channel, 1))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return await asyncio.wait_for(first(channel, 1), 60)
+
+    # One in flight at most: were the first one lost with the cancelled wait, nothing could come.
+    assert [each.record.value for each in asyncio.run(run())] == [b"a"]
+
+
+def test_a_subscription_gives_messages_in_a_loop(store: jjq.Store, reopen: Reopen) -> None:
+    other = reopen()
+
+    async def run() -> list[dict[str, Any]]:
+        with store.pubsub(ignore_subscribe_messages=True) as subscription:
+            subscription.psubscribe("news.*")
+            task = first(subscription, 2)
+
+            def publish() -> None:
+                other.publish("news.a", b"1")
+                other.publish("news.b", b"2")
+
+            return await meanwhile(task, publish, sleeps(subscription))
+
+    assert sorted(message["data"] for message in asyncio.run(run())) == [b"1", b"2"]
+
+
+def test_a_subscription_without_names_ends(store: jjq.Store) -> None:
+    async def run() -> list[dict[str, Any]]:
+        with store.pubsub() as subscription:
+            subscription.subscribe("news")
+            subscription.unsubscribe("news")
+            return [message async for message in subscription]
+
+    assert [message["type"] for message in asyncio.run(run())] == ["subscribe", "unsubscribe"]

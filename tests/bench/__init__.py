@@ -15,4 +15,14 @@ if TYPE_CHECKING:
 
 Benchmark = Callable[["Run"], list["Row"]]
 
-MODULES = ("push", "contention", "segments", "consume", "channels", "memory", "spark_read", "spark_write")
+MODULES = (
+    "push",
+    "contention",
+    "segments",
+    "consume",
+    "channels",
+    "memory",
+    "spark_read",
+    "spark_write",
+    "spark_memory",
+)

@@ -8,7 +8,7 @@ from typing import Protocol, Self, TypeVar
 # What a task costs Spark before and after its rows is the time in which it reads some 20 MB (measured: 45 ms of a core
 # in the Python worker and 20 in the JVM), so tasks are large, but every core gets one where there is enough to read.
 TASK_BYTES_MIN = 32 << 20
-TASK_BYTES_MAX = 256 << 20
+TASK_BYTES_MAX = 512 << 20
 # Partitions with less waiting than this share a task: a micro-batch of ten rows in each of 40 partitions is one task.
 SHARED_BYTES = 4 << 20
 
@@ -72,7 +72,8 @@ def tasks(
     work = [list(each) for each in ranges if each]
     total = sum(piece.bytes for each in work for piece in each)
     wanted = -(-total // at_least) if at_least > 1 else TASK_BYTES_MAX
-    target = max(1, min(wanted, TASK_BYTES_MAX, max(TASK_BYTES_MIN, -(-total // cores))))
+    rounds = max(1, -(-total // (cores * TASK_BYTES_MAX)))  # all cores are busy until the end of the last one
+    target = max(1, min(wanted, max(TASK_BYTES_MIN, -(-total // (cores * rounds)))))
     done: list[tuple[AnyRange, ...]] = []
     shared: list[AnyRange] = []
     room = limit = min(SHARED_BYTES, target if at_least > 1 else SHARED_BYTES)

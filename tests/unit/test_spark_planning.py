@@ -141,7 +141,8 @@ def test_every_core_gets_a_task_where_there_is_enough_and_none_is_huge() -> None
     assert sizes([[Piece(0, 1000, 20 * MB)]]) == [20]
     assert len(sizes([[Piece(0, 1000, 100 * MB)]])) == 4
     assert len(sizes([[Piece(0, 1000, 400 * MB)]])) == 4
-    assert len(sizes([[Piece(0, 10_000, 10_240 * MB)]])) == 40
+    assert len(sizes([[Piece(0, 10_000, 10_240 * MB)]])) == 20
+    assert len(sizes([[Piece(0, 10_000, 2100 * MB)]])) == 8  # not 5: three cores would wait for the last one
 
 
 def test_there_are_at_least_as_many_tasks_as_asked_for() -> None:

@@ -10,6 +10,7 @@ CRC32C (Castagnoli, RFC 3720) throughout.
 from __future__ import annotations
 
 import base64
+import functools
 import struct
 from binascii import b2a_base64
 from collections.abc import Sequence
@@ -249,6 +250,7 @@ def _pack_sealed(crc: int, field: SealedField) -> bytes:
     return base64.b64encode(head + struct.pack(f"<{len(crcs)}I", *crcs))
 
 
+@functools.lru_cache(maxsize=1024)
 def buffers_of(field_type: pa.DataType) -> int:
     """How many buffers a column of this type has in a message, children included."""
     if pa.types.is_null(field_type):

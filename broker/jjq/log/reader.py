@@ -29,6 +29,8 @@ LOST = "lost"  # kind of a segment row that stands for records that repair could
 
 File = TypeVar("File", SealedReader, StreamReader)
 
+_KEPT_ROWS = 1 << 15  # columns that say the same in every row are made once for batches of up to so many
+
 
 class Keeper(Protocol):
     """Where a read gets open files and batches from. What it gives is what the file has, verified once or again; files
@@ -388,7 +390,9 @@ class LogReader:
                     first, last = max(base, at), min(base + batch.num_rows, stop)
                     if first != at or first >= last:
                         raise self._lacks(each.partition, segment, at, stop)
-                    yield first, batch.slice(first - base, last - first), self._facts.physical(segment.schema_version)
+                    if last - first < batch.num_rows:
+                        batch = batch.slice(first - base, last - first)
+                    yield first, batch, self._facts.physical(segment.schema_version)
                     at = last
             except FileNotFoundError:
                 known = plan[0].segment
@@ -474,9 +478,20 @@ def project(batch: pa.RecordBatch, physical: pa.Schema, base: int, place: Slice,
         if name == "_offset":
             columns.append(pa.arange(base, base + rows))
         elif name == "_partition":
-            columns.append(pa.repeat(pa.scalar(place.partition, pa.int32()), rows))
+            columns.append(_repeated(place.partition, pa.int32(), rows))
         elif name == "_topic":
-            columns.append(pa.repeat(pa.scalar(place.topic, pa.string()), rows))
+            columns.append(_repeated(place.topic, pa.string(), rows))
         else:
             columns.append(batch.column(names.index(name)))
     return pa.RecordBatch.from_arrays(columns, schema=output)
+
+
+def _repeated(value: int | str, kind: pa.DataType, rows: int) -> pa.Array:
+    if rows > _KEPT_ROWS:
+        return pa.repeat(pa.scalar(value, kind), rows)
+    return _kept(value, kind, 1 << (rows - 1).bit_length() if rows else 0).slice(0, rows)
+
+
+@functools.lru_cache(maxsize=32)
+def _kept(value: int | str, kind: pa.DataType, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), rows)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -154,6 +155,14 @@ def make_footer(schema: pa.Schema, blocks: Sequence[tuple[int, int, int]]) -> by
     return bytes(footer)
 
 
+class _Head(NamedTuple):
+    """What the metadata of a batch says, once it is known to be as written."""
+
+    field: fmt.SealedField
+    crc: int  # of the metadata
+    ranges: list[tuple[int, int]]  # of each column's bytes in the body
+
+
 class SealedReader:
     """Reads one sealed file through a mapping. May be shared among threads. Raises DamagedSegment before a wrong row."""
 
@@ -169,7 +178,7 @@ class SealedReader:
             self._blocks = self._read_blocks()
         except flat.NotAMessage as error:
             raise self._damaged(0, str(error)) from error
-        self._fields: list[tuple[fmt.SealedField, int] | None] = [None] * len(self._blocks)  # and the CRC of the head
+        self._heads: list[_Head | None] = [None] * len(self._blocks)
         self._touched: set[int] = set()
         self.mapped = 0  # bytes of the mapping that were read: what it takes in memory at most
 
@@ -190,15 +199,19 @@ class SealedReader:
         return flat.read_blocks(bytes(data[footer_at : end - 4]))
 
     def field(self, number: int) -> fmt.SealedField:
-        return self._field(number)[0]
+        return self._head(number).field
 
-    def _field(self, number: int) -> tuple[fmt.SealedField, int]:
-        found = self._fields[number]
+    def _head(self, number: int) -> _Head:
+        found = self._heads[number]
         if found is None:
-            position, meta, _ = self._blocks[number]
+            position, meta, body_length = self._blocks[number]
             head = bytes(self._data[position : position + meta])
             try:
-                found = self._fields[number] = (fmt.check_sealed(head, len(self.schema)), fmt.crc32c(head))
+                found = self._heads[number] = _Head(
+                    fmt.check_sealed(head, len(self.schema)),
+                    fmt.crc32c(head),
+                    fmt.column_ranges(head, body_length, self.schema),
+                )
             except flat.NotAMessage as error:
                 raise self._damaged(number, str(error)) from error
         return found
@@ -238,7 +251,7 @@ class SealedReader:
 
     def batch(self, number: int, columns: Sequence[int] | None) -> pa.RecordBatch:
         """A batch by its number, verified; all its columns, or those of these indices, ascending."""
-        field, head_crc = self._field(number)
+        field, head_crc, ranges = self._head(number)
         position, meta, body_length = self._blocks[number]
         if number not in self._touched:
             self._touched.add(number)
@@ -249,7 +262,6 @@ class SealedReader:
             head = bytes(message[:meta])
             if fmt.crc32c(head) != head_crc:  # the disk went bad since it was read first
                 raise flat.NotAMessage("the batch's metadata does not match its checksum")
-            ranges = fmt.column_ranges(head, body_length, self.schema)
             for i in range(len(self.schema)) if columns is None else columns:
                 start, end = ranges[i]
                 if fmt.crc32c(body.slice(start, end - start)) != field.column_crcs[i]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import Protocol
 
 import jjq
 from jjq.catalog.sqlite import SqliteDriver
@@ -22,18 +23,23 @@ from tests.bench.table import Row, at_most, below
 Prepare = Callable[[Path, int], dict[str, Callable[[], object]]]
 
 
+class Act(Protocol):
+    def __call__(self, side: str, duration: float = 0.0, times: int = 0) -> list[float]: ...
+
+
 def _worker(pipe: Connection, barrier: Barrier, prepare: Prepare, place: Path, number: int) -> None:
-    """Serves `(side, duration)`: does it again and again from when all are ready; answers with the seconds of each."""
+    """Serves `(side, duration, times)`: does it again and again from when all are ready, for so many seconds or, where it is
+    given, so many times; answers with the seconds of each."""
     sides = prepare(place, number)
     pipe.send("ready")
     while (order := pipe.recv()) is not None:
-        side, duration = order
+        side, duration, times = order
         act = sides[side]
-        taken = []
+        taken: list[float] = []
         barrier.wait()
         started = time.perf_counter()
         until = started + duration
-        while started < until:
+        while len(taken) < times if times else started < until:
             act()
             ended = time.perf_counter()
             taken.append(ended - started)
@@ -42,9 +48,9 @@ def _worker(pipe: Connection, barrier: Barrier, prepare: Prepare, place: Path, n
 
 
 @contextlib.contextmanager
-def processes(count: int, prepare: Prepare, place: Path) -> Iterator[Callable[[str, float], list[float]]]:
-    """So many processes that do the same sides; the function runs one in all for a time and returns
-    the seconds that each act took."""
+def processes(count: int, prepare: Prepare, place: Path) -> Iterator[Act]:
+    """So many processes that do the same sides; the function runs one in all, for a time or so many times in each, and
+    returns the seconds that each act took."""
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(count)
     pipes, workers = [], []
@@ -58,9 +64,9 @@ def processes(count: int, prepare: Prepare, place: Path) -> Iterator[Callable[[s
     for pipe in pipes:
         pipe.recv()
 
-    def act(side: str, duration: float) -> list[float]:
+    def act(side: str, duration: float = 0.0, times: int = 0) -> list[float]:
         for pipe in pipes:
-            pipe.send((side, duration))
+            pipe.send((side, duration, times))
         return [each for pipe in pipes for each in pipe.recv()]
 
     try:
@@ -133,7 +139,8 @@ def _catalog_writers(place: Path, number: int) -> dict[str, Callable[[], object]
 
 
 def catalog(run: Run) -> list[Row]:
-    count, duration = run.amount(8, 2), 0.001 if run.quick else 1.5
+    # As often in each process: by time, those that starve would hardly count, and they are what it is about.
+    count, times = run.amount(8, 2), run.amount(150, 2)
     with run.place() as place:
         for name in ("catalog", "peer"):
             driver = SqliteDriver(place / f"{name}.db", place / f"{name}.lock")
@@ -141,7 +148,7 @@ def catalog(run: Run) -> list[Row]:
             driver.close()
         with processes(count, _catalog_writers, place) as act:
             figures = run.interleave(
-                {"jjq": lambda: act("jjq", duration), "busy": lambda: act("busy", duration)}, rounds=11
+                {"jjq": lambda: act("jjq", times=times), "busy": lambda: act("busy", times=times)}, rounds=11
             )
     ours, peers = figures["jjq"], figures["busy"]
     return [

@@ -89,7 +89,8 @@ def push_always(run: Run) -> list[Row]:
 
 
 def push_threads(run: Run) -> list[Row]:
-    threads, each, alone = run.amount(64, 4), run.amount(30, 2), run.amount(100, 3)
+    # So many each that starting the threads is a small part of it.
+    threads, each, alone = run.amount(64, 4), run.amount(200, 2), run.amount(500, 3)
 
     def together(log: jjq.Topic) -> None:
         workers = [threading.Thread(target=push_one, args=(log, each)) for _ in range(threads)]

@@ -117,7 +117,7 @@ class ActiveFile:
                     f"{self.index_path}: the index is damaged at byte {position}; run `jjq repair`",
                     path=str(self.index_path), position=position, lost=None,
                 )  # fmt: skip
-            for entry in fmt.unpack_entries(data):
+            for entry in fmt.iter_entries(data):
                 self._take(entry)
             self._known = count
         if not self._known:
@@ -283,8 +283,10 @@ class ActiveFile:
 
     def highest_visible_locked(self) -> int:
         """The highest end offset that readers may have seen: more than `end` after a failed sync took records back."""
-        entries = fmt.unpack_entries(files.pread(self._index_fd, self._known * ENTRY_SIZE, 0))
-        return max(entry.end for entry in entries)
+        # Ends never go down before the entry that closes the file, which is the last one.
+        first = max(0, self._known - 2)
+        data = files.pread(self._index_fd, (self._known - first) * ENTRY_SIZE, first * ENTRY_SIZE)
+        return max(entry.end for entry in fmt.iter_entries(data))
 
     def segment(self, schema_version: int) -> Segment:
         """The row of this file once it is closed."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from jjq.errors import InvalidArgument, JjqError, RecordTooLarge, StoreClosed
 from jjq.model import Position
 from jjq.schema import check_headers, rows_to_table, to_bytes
+from jjq.topics import at_first_use
 
 if TYPE_CHECKING:
     from jjq.store import Store
@@ -159,7 +160,7 @@ class Producer:
         """
         target = self._topics.get(topic)
         if target is None:
-            target = self._topics[topic] = self._store.topic(topic)
+            target = self._topics[topic] = at_first_use(self._store, topic)
         if (
             key is None
             and headers is None

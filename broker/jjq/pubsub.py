@@ -28,10 +28,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jjq import ephemeral, files
-from jjq.errors import DataLoss, InvalidArgument, JjqError, StoreClosed, TopicDeleted, TopicNotFound
+from jjq.errors import DataLoss, InvalidArgument, JjqError, StoreClosed, TopicDeleted
 from jjq.feed import Feed
 from jjq.interest import LOCK, NOTE, glob, reached, registry
 from jjq.model import check_name
+from jjq.topics import at_first_use
 from jjq.wake import until_found, wait_for
 
 if TYPE_CHECKING:
@@ -331,10 +332,7 @@ def publish(store: Store, name: str, data: bytes | str) -> int:
     check_name(name, "topic")
     count = reached(store, name)
     while True:
-        try:
-            topic = store.topic(name)
-        except TopicNotFound:
-            topic = store.create_topic(name, ephemeral=True, exist_ok=True)
+        topic = at_first_use(store, name, ephemeral=True)
         try:
             topic.push(data)
         except TopicDeleted:

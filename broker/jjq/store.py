@@ -48,16 +48,18 @@ _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
 def open_store(
     path: str | os.PathLike[str], *, create: bool = True, read_only: bool | None = None, maintenance: bool = True,
-    hot_bytes: int = DEFAULT_BYTES,
+    hot_bytes: int = DEFAULT_BYTES, create_topics: bool = True,
 ) -> Store:  # fmt: skip
     """The store in a directory, made if missing (unless `create` is false).
 
     `read_only=None` decides by whether the directory may be written. Many processes may have a store open at once, on
     one machine. With `maintenance` this process takes its turn at rolling, compacting and expiring in the background.
     `hot_bytes` is how much of the segments near its subscribers it keeps in memory at most; see `jjq.hot`.
+    A topic is made when a producer first pushes to it, its first channel is made, or something is published to it, unless
+    `create_topics` is false.
     Raises StoreNotFound, StoreFormat (no store, or one of a later version), StoreError.
     """
-    store = Store(Path(path), create=create, read_only=read_only, hot_bytes=hot_bytes)
+    store = Store(Path(path), create=create, read_only=read_only, hot_bytes=hot_bytes, create_topics=create_topics)
     if maintenance and not store.read_only:
         store.begin_maintenance()
     return store
@@ -68,7 +70,7 @@ class Store:
 
     def __init__(
         self, path: Path, *, create: bool = True, read_only: bool | None = None, lock_fd: int | None = None,
-        hot_bytes: int = DEFAULT_BYTES,
+        hot_bytes: int = DEFAULT_BYTES, create_topics: bool = True,
     ) -> None:  # fmt: skip
         """`lock_fd`: a descriptor by which the caller holds `store.lock` alone (repair); from now on the store's."""
         self.path = path.absolute()
@@ -79,6 +81,7 @@ class Store:
         self._readers: dict[str, LogReader] = {}
         self._facts: dict[str, Facts] = {}
         self.hot = HotStore(hot_bytes)
+        self.create_topics = create_topics
         self._syncer: Syncer | None = None
         self._caretaker: Caretaker | None = None
         self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
@@ -272,7 +275,8 @@ class Store:
         max_attempts: int | None = channels.NOT_GIVEN, ack_timeout: Duration = None, ordered: bool | None = None,
         dead_letter: str | None = None, max_in_flight: int = channels.MAX_IN_FLIGHT, clock: Callable[[], int] = now_us,
     ) -> Channel:  # fmt: skip
-        """A handle of a topic's channel, which is one consumer of it; with `create` the channel is made if there is none.
+        """A handle of a topic's channel, which is one consumer of it; with `create` the channel is made if there is none,
+        and so is its topic.
 
         `start` (any form, by default the earliest record) and `ordered` (records with the same key one after the other)
         are for the making. `max_attempts` (5; None: no limit), `ack_timeout` (a minute) and `dead_letter` (the name of a
@@ -281,8 +285,9 @@ class Store:
         Raises ChannelNotFound, TopicNotFound, InvalidName, InvalidArgument, and for a start OffsetOutOfRange and DataLoss.
         """
         self.check_open()
+        target = topics.at_first_use(self, topic) if create else self.topic(topic)
         return channels.get(
-            self, self.topic(topic), name, create=create, start=start, max_attempts=max_attempts, ack_timeout=ack_timeout,
+            self, target, name, create=create, start=start, max_attempts=max_attempts, ack_timeout=ack_timeout,
             ordered=ordered, dead_letter=dead_letter, max_in_flight=max_in_flight, clock=clock,
         )  # fmt: skip
 

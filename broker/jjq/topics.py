@@ -14,7 +14,7 @@ from jjq import channels, ephemeral, files, subscribers, topicfile
 from jjq.catalog.base import TopicRow
 from jjq.clock import now_us
 from jjq.config import GRACE_US, TopicConfig, check_partitions
-from jjq.errors import TopicExists
+from jjq.errors import TopicExists, TopicNotFound
 from jjq.log.partition import PartitionLog
 from jjq.model import EPHEMERAL, check_name
 from jjq.schema import add_columns, check_schema
@@ -44,6 +44,16 @@ def create(
     if not exist_ok:
         raise TopicExists(f"there is a topic {name!r} already; pass exist_ok=True to use it as it is")
     return known
+
+
+def at_first_use(store: Store, name: str, *, ephemeral: bool = False) -> Topic:
+    """The topic of that name, made if there is none and the store makes topics on first use."""
+    try:
+        return store.topic(name)
+    except TopicNotFound:
+        if not store.create_topics or store.read_only:
+            raise
+    return store.create_topic(name, exist_ok=True, **({"ephemeral": True} if ephemeral else {}))
 
 
 def _make(store: Store, row: TopicRow) -> bool:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import duckdb
@@ -43,6 +43,37 @@ def test_a_topic_is_found_by_name_listed_and_described(store: jjq.Store) -> None
     assert described["config"]["retention_us"] == 7 * 86_400_000_000
     assert described["schema"] == {"carrier": "string", "delay": "int32"}
     assert [each["records"] for each in described["partitions"]] == [0, 0, 0]
+
+
+def test_a_topic_is_made_on_first_use_by_who_pushes_in_the_background_or_makes_a_channel(
+    store: jjq.Store, reopen: Callable[[], jjq.Store]
+) -> None:
+    with store.producer() as producer:
+        producer.push("clicks", b"1")
+        producer.push("clicks#ephemeral", b"2")
+    channel = store.channel("orders", "billing", create=True)
+    store.publish("news", b"3")
+    assert {topic.name: topic.config.ephemeral for topic in reopen().topics()} == {
+        "clicks": False, "clicks#ephemeral": True, "news": True, "orders": False,
+    }  # fmt: skip
+    store.topic("orders").push(b"4")
+    assert [each.record.value for each in channel.receive(timeout=None)] == [b"4"]
+
+
+def test_no_topic_is_made_by_a_name_alone_or_where_that_is_switched_off(tmp_path: Path) -> None:
+    with jjq.open(tmp_path / "store", create_topics=False) as store:
+        store.create_topic("flights")
+        with store.producer() as producer, pytest.raises(jjq.TopicNotFound, match="did you mean 'flights'"):
+            producer.push("flihgts", b"")
+        with pytest.raises(jjq.TopicNotFound):
+            store.channel("flihgts", "work", create=True)
+        with pytest.raises(jjq.TopicNotFound):
+            store.publish("flihgts", b"")
+    with jjq.open(tmp_path / "store") as store:
+        for use in (store.topic, store.create_subscriber, lambda name: store.channel(name, "work")):
+            with pytest.raises(jjq.TopicNotFound):
+                use("flihgts")
+        assert [topic.name for topic in store.topics()] == ["flights"]
 
 
 def test_a_topic_that_is_not_there_is_named_with_the_nearest_one(store: jjq.Store) -> None:

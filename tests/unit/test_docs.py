@@ -193,7 +193,7 @@ def test_the_field_of_an_active_message_is_as_drawn() -> None:
 
 def test_an_index_entry_is_as_drawn() -> None:
     text = page("docs/format.md")
-    assert documented("`<id>.index`: what counts in a stream file") == fields_of(fmt._ENTRY_FULL.format)
+    assert documented("`<id>.index`: what counts in a stream file") == fields_of(fmt._ENTRY_WITH_CRC.format)
     assert f"Entries of exactly {fmt.ENTRY_SIZE} bytes" in text
     assert f"`{fmt.RESIDUE:#010x}`" in text
 

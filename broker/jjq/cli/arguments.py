@@ -76,11 +76,14 @@ def store_path(arguments: argparse.Namespace) -> Path:
     return Path(getattr(arguments, "store", None) or os.environ.get("JJQ_STORE") or DEFAULT_STORE)
 
 
-def open_store(arguments: argparse.Namespace, *, create: bool = False, stays: bool = False) -> jjq.Store:
-    """`stays` for commands that may run for long: they take their turn at the store's maintenance."""
+def open_store(
+    arguments: argparse.Namespace, *, create: bool = False, stays: bool = False, create_topics: bool = False
+) -> jjq.Store:
+    """`stays` for commands that may run for long: they take their turn at the store's maintenance. A name typed wrongly makes
+    no topic, unless that is what the command is for."""
     path = store_path(arguments)
     try:
-        return jjq.open(path, create=create, maintenance=stays)
+        return jjq.open(path, create=create, maintenance=stays, create_topics=create_topics)
     except jjq.StoreNotFound as error:
         raise jjq.StoreNotFound(
             f"there is no store at {path.absolute()}; name it with --store or JJQ_STORE, or make one with `jjq topic create`"

@@ -41,7 +41,7 @@ def add_commands(commands: Commands) -> None:
 
 def _publish(arguments: argparse.Namespace) -> int:
     given = arguments.value
-    with open_store(arguments) as store:
+    with open_store(arguments, create_topics=True) as store:
         messages = [given.encode(errors="surrogateescape")] if given is not None else sys.stdin.buffer
         for message in messages:
             reached = store.publish(arguments.name, message if given is not None else message.rstrip(b"\r\n"))

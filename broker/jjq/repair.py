@@ -20,6 +20,7 @@ import pyarrow as pa
 from jjq import files, layout, topicfile
 from jjq.candidates import lost_segment
 from jjq.catalog.base import Catalog, PartitionRow, TopicRow
+from jjq.catalog.channels import ChannelState, all_channels, channel_places
 from jjq.catalog.restore import raise_prefix, replace_active, replace_segment
 from jjq.catalog.sqlite import SqliteDriver, migrations
 from jjq.clock import boot_id, from_us, now_us
@@ -445,6 +446,15 @@ class Repair:
                 if lineage >= row.lineage:
                     self._catalog.set_cursors(each.id, {partition: (end, row.lineage)}, only_forward=False)
                     self._report.notes.append(f"subscriber {each.name!r} stood beyond the end; it is at {end} now")
+        for channel in all_channels(self._catalog.driver):
+            for partition, place in channel_places(self._catalog.driver, channel.id).items():
+                end = self._ends.get((channel.topic_id, partition))
+                if end is None or place[0] <= end:
+                    continue
+                row = self._catalog.partition(channel.topic_id, partition)
+                if place[1] >= row.lineage:
+                    ChannelState(self._catalog.driver, channel).place_back(partition, place, (end, row.lineage))
+                    self._report.notes.append(f"channel {channel.name!r} stood beyond the end; it is at {end} now")
 
     def _garbage(self) -> None:
         """What is in use is no garbage."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from jjq import layout, objects, topicfile
 from jjq.catalog.base import PartitionRow, TopicRow
+from jjq.catalog.channels import all_channels, channel_places
 from jjq.errors import DamagedSegment, StoreError, StoreFormat, TopicDeleted
 from jjq.known import Known, in_use
 from jjq.log.check import ActiveEnd, check_active, check_segment
@@ -263,21 +264,25 @@ class Verifier:
     # --- cursors, garbage, unknown files -----------------------------------------------------------------------------
 
     def _cursors(self) -> list[tuple[str, str, int, int, int]]:
-        """(subscriber, topic id, partition, offset, lineage), read before the ends, which only grow."""
+        """(whose, topic id, partition, offset, lineage), read before the ends, which only grow."""
         return [
-            (each.name, each.topic_id, partition, offset, lineage)
+            (f"subscriber {each.name!r}", each.topic_id, partition, offset, lineage)
             for each in self._catalog.subscribers()
             for partition, (offset, lineage) in self._catalog.cursors(each.id).items()
+        ] + [
+            (f"channel {each.name!r} of topic {each.topic!r}", each.topic_id, partition, offset, lineage)
+            for each in all_channels(self._catalog.driver)
+            for partition, (offset, lineage) in channel_places(self._catalog.driver, each.id).items()
         ]
 
     def _check_cursors(self, cursors: Sequence[tuple[str, str, int, int, int]]) -> None:
-        for name, topic_id, partition, offset, lineage in cursors:
+        for whose, topic_id, partition, offset, lineage in cursors:
             end = self._ends.get((topic_id, partition))
             # One of an older lineage is told so when it is used.
             if end is not None and offset > end.offset and lineage >= end.lineage:
                 self._problem(
-                    "cursor", f"subscriber {name!r} stands at offset {offset} of partition {partition}, which ends at "
-                    f"{end.offset}", "Seek it, or run `jjq repair`", partition=partition, start=end.offset, end=offset,
+                    "cursor", f"{whose} stands at offset {offset} of partition {partition}, which ends at "
+                    f"{end.offset}", "Run `jjq repair`", partition=partition, start=end.offset, end=offset,
                 )  # fmt: skip
 
     def _garbage(self) -> None:

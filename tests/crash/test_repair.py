@@ -240,6 +240,24 @@ def test_a_cursor_beyond_the_end_is_put_at_the_end(made: Any, place: Path) -> No
     assert_whole(path)
 
 
+def test_a_channel_beyond_the_end_is_put_at_the_end(made: Any, place: Path) -> None:
+    template, _ = made
+    path = copy_store(template, place / "store")
+    with jjq.open(path) as store:
+        store.channel("t", "work", create=True, start="latest").close()
+        with store.catalog.driver.write(durable=True) as tx:
+            tx._connection.execute("UPDATE channel_partitions SET fetch_offset = 99999 WHERE partition = 0")  # type: ignore[attr-defined]
+    (problem,) = verify(path).problems
+    assert (problem.code, problem.start, problem.end) == ("cursor", ENDS[0], 99999)
+    assert "channel 'work' of topic 't' stands at offset 99999" in problem.message
+    assert "'work'" in repair(path).notes[0]
+    with jjq.open(path) as store, store.channel("t", "work") as channel:
+        assert channel.counts().depth == 0
+        store.topic("t").push(b"next", partition=0)
+        assert [each.record.value for each in channel.receive(timeout=None)] == [b"next"]
+    assert_whole(path)
+
+
 def damage_all(path: Path, template: Path) -> None:
     for state in ("sealed", "rolled", "active"):
         info = file_of(template, state)

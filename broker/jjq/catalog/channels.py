@@ -80,6 +80,11 @@ def all_channels(driver: Driver) -> list[ChannelRow]:
     return [_channel(row) for row in driver.rows("channels")]
 
 
+def channel_places(driver: Driver, channel_id: int) -> dict[int, Place]:
+    """By partition the offset of the next record to be delivered first, with its lineage."""
+    return {row[0]: (row[1], row[2]) for row in driver.rows("channel_places", channel_id=channel_id)}
+
+
 def add_channel(driver: Driver, row: ChannelRow, places: Mapping[int, Place]) -> int | None:
     """The new channel's id; None when the name is taken."""
     with driver.write(durable=True) as tx:

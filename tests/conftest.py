@@ -35,8 +35,11 @@ ROOM_BYTES = 4 << 30
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.basetemp is None and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM_BYTES:
-        config.option.basetemp = Path(tempfile.mkdtemp(prefix="jjq-test-", dir=MEMORY))
-        config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))
+        room = Path(tempfile.mkdtemp(prefix="jjq-test-", dir=MEMORY))
+        config.option.basetemp = room / "base"  # pytest empties it
+        (room / "temporary").mkdir()
+        tempfile.tempdir = str(room / "temporary")
+        config.add_cleanup(lambda: shutil.rmtree(room, ignore_errors=True))
 
 
 def _directory(item: pytest.Item) -> str:

@@ -20,7 +20,6 @@ ROOM = 4  # records in a consumer's hands at most
 ACK_TIMEOUT = 10
 MAX_ATTEMPTS = 3
 DEAD = "t.work.dead"
-MEMORY = Path("/dev/shm")
 consumers = st.integers(0, CONSUMERS - 1)
 Place = tuple[int, int]  # (partition, offset)
 
@@ -50,8 +49,7 @@ class ChannelMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.resources = contextlib.ExitStack()
-        where = MEMORY if MEMORY.is_dir() else None
-        path = self.resources.enter_context(tempfile.TemporaryDirectory(dir=where, ignore_cleanup_errors=True))
+        path = self.resources.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         self.path = Path(path) / "store"
         self.clock = Clock()
         self.stores = [jjq.open(self.path) for _ in range(2)]

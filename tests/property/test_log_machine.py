@@ -17,7 +17,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import jjq
 from jjq.errors import DataLoss, StagedFileMissing, TopicDeleted
 from jjq.model import StagedFile
-from tests.conftest import MEMORY
 from tests.property.log_model import METADATA, US, Mark, Model, Part, Row, active_file, cut_power, read, rows_of, tear
 from tests.stores import assert_whole, roll
 
@@ -36,7 +35,7 @@ class Log(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.root = Path(tempfile.mkdtemp(prefix="jjq-log-", dir=MEMORY if MEMORY.is_dir() else None))
+        self.root = Path(tempfile.mkdtemp(prefix="jjq-log-"))
         self.path = self.root / "store"
         self.boots = itertools.count()
         self.boot_id = mock.patch("jjq.store.boot_id", return_value="boot")

@@ -122,6 +122,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(tmp_path_factory.mktemp("made"))
 
 
+@pytest.mark.timeout(600)
 @settings(max_examples=60)
 @given(seed=st.integers(0, 11), damage=st.integers(0, 1 << 30), files=st.integers(1, 6), catalog=st.booleans())
 def test_what_is_left_is_what_was_there(made: Made, seed: int, damage: int, files: int, catalog: bool) -> None:

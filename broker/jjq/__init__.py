@@ -47,6 +47,7 @@ from jjq.model import (
     SegmentInfo,
     Slice,
     StagedFile,
+    TopicOffsets,
     WriterInfo,
 )
 from jjq.store import Store
@@ -62,5 +63,5 @@ __all__ = [
     "PartitionOffsets", "Position", "Positions", "Record", "RecordTooLarge", "SchemaMismatch", "SegmentInfo", "Slice",
     "StagedFile", "StagedFileMissing", "Store", "StoreClosed", "StoreError", "StoreFormat", "StoreNotFound",
     "StoreReadOnly", "Subscriber", "SubscriberBusy", "SubscriberExists", "SubscriberNotFound", "Topic", "TopicDeleted",
-    "TopicExists", "TopicFull", "TopicNotFound", "WriterConflict", "WriterInfo", "open",
+    "TopicExists", "TopicFull", "TopicNotFound", "TopicOffsets", "WriterConflict", "WriterInfo", "open",
 ]  # fmt: skip

@@ -110,6 +110,15 @@ class PartitionOffsets:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicOffsets:
+    """What a topic holds, by partition; `id` tells it from one that was made later under its name."""
+
+    id: str
+    name: str
+    partitions: tuple[PartitionOffsets, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionLag:
     """What a subscriber has not read of a partition that holds `[start, end)`: from its `position` on.
 
@@ -206,6 +215,10 @@ class Slice:
             raise ValueError(f"{at} is not inside [{self.start}, {self.end})")
         left = int(self.bytes * (at - self.start) / (self.end - self.start))
         return self._cut(self.start, at, left), self._cut(at, self.end, self.bytes - left)
+
+    def part(self, start: int, end: int) -> Slice:
+        """The slice of the records `[start, end)`, which lie inside."""
+        return self._cut(start, end, int(self.bytes * (end - start) / (self.end - self.start)))
 
     def _cut(self, start: int, end: int, size: int) -> Slice:
         return Slice(

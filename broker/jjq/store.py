@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import itertools
 import os
 import threading
 import weakref
@@ -26,6 +27,7 @@ from jjq.errors import (
     StoreError,
     StoreFormat,
     StoreReadOnly,
+    TopicDeleted,
     TopicNotFound,
 )
 from jjq.hot import DEFAULT_BYTES, HotStore
@@ -33,7 +35,7 @@ from jjq.interest import glob, subscriptions
 from jjq.log.partition import PartitionLog
 from jjq.log.reader import LogReader
 from jjq.log.sealed import BATCH_BYTES
-from jjq.model import Commit, Record, Slice, StagedFile, WriterInfo, check_name
+from jjq.model import Commit, Record, Slice, StagedFile, TopicOffsets, WriterInfo, check_name
 from jjq.producer import Producer
 from jjq.pubsub import PubSub, publish
 from jjq.subscriber import Subscriber
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from jjq.reports import MaintenanceReport, Progress, VerifyReport
 
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
+_NAMES_ONE_BY_ONE = 8  # more are found faster in a list of all
 
 
 def open_store(
@@ -205,6 +208,30 @@ class Store:
         """All topics, by name."""
         self.check_open()
         return [self._topic(row) for row in self.catalog.topics()]
+
+    def offsets(
+        self, names: Sequence[str] | None = None, *, matching: Callable[[str], bool] | None = None
+    ) -> dict[str, TopicOffsets]:
+        """What topics hold now, by name: the named ones, those whose name `matching` is true of, or all; those that are not
+        there are left out.
+
+        For who follows many: one look at the catalog however many there are, and no file stays open.
+        """
+        self.check_open()
+        if names is not None and len(names) <= _NAMES_ONE_BY_ONE:
+            rows = [row for name in names for row in self.catalog.partitions_by_topic(name)]
+        else:
+            rows = self.catalog.partitions_by_topic()
+        wanted = None if names is None else frozenset(names)
+        found: dict[str, TopicOffsets] = {}
+        for name, group in itertools.groupby(rows, key=lambda each: each[0]):
+            if (wanted is None or name in wanted) and (matching is None or matching(name)):
+                partitions = [row for _, row in group]
+                reader = self.reader(partitions[0].topic_id, name)
+                with contextlib.suppress(TopicDeleted):  # a moment ago
+                    held = tuple(reader.glance(row, row.partition) for row in partitions)
+                    found[name] = TopicOffsets(partitions[0].topic_id, name, held)
+        return found
 
     def _topic(self, row: TopicRow) -> Topic:
         return Topic(self, row, self._facts_of(row.id))

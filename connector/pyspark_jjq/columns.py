@@ -27,8 +27,9 @@ from pyspark.sql.types import (
 )
 
 from jjq.errors import InvalidArgument, SchemaMismatch, TopicNotFound
-from pyspark_jjq.options import SinkOptions, nearest
+from pyspark_jjq.options import SinkOptions
 from pyspark_jjq.stores import find_topic, open_store
+from pyspark_jjq.words import nearest
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -2,7 +2,8 @@
 
 Written as `{"v":1,"topics":{"flights":{"id":"6f…","0":[1200,0],"1":[990,0]}}}`: by partition the next offset and the
 lineage it was seen in. Spark compares offsets as JSON text, so the same position must always give the same text: topics
-are sorted by name, partitions by number. A partition that is gone stays in, or it would be read again from 0 on return.
+are sorted by name, partitions by number. A partition that is gone stays in, or it would be read again from 0 on return;
+a topic that was deleted, and passed over once, has `"gone":true`, so that it is not reported again.
 """
 
 from __future__ import annotations
@@ -26,10 +27,14 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class TopicPositions:
-    """The positions in one topic. `id` tells a topic from one that was made later under the same name."""
+    """The positions in one topic. `id` tells a topic from one that was made later under the same name.
+
+    `gone`: it was deleted, and the query went on without it.
+    """
 
     id: str
     partitions: Mapping[int, Position]
+    gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,7 @@ class Offsets:
             "topics": {
                 name: {
                     "id": topic.id,
+                    **({"gone": True} if topic.gone else {}),
                     **{str(p): [at.offset, at.lineage] for p, at in sorted(topic.partitions.items())},
                 }
                 for name, topic in sorted(self.topics.items())
@@ -71,10 +77,10 @@ class Offsets:
 
 
 def _topic(inside: Mapping[str, Any]) -> TopicPositions:
-    partitions = {int(p): _position(at) for p, at in inside.items() if p != "id"}
-    if not isinstance(inside["id"], str):
+    partitions = {int(p): _position(at) for p, at in inside.items() if p not in ("id", "gone")}
+    if not isinstance(inside["id"], str) or inside.get("gone", True) is not True:
         raise TypeError("id")
-    return TopicPositions(inside["id"], partitions)
+    return TopicPositions(inside["id"], partitions, "gone" in inside)
 
 
 def _position(at: Any) -> Position:

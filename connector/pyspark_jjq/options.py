@@ -5,19 +5,18 @@ Names and meanings are those of Spark's Kafka source where it has the same thing
 
 from __future__ import annotations
 
-import difflib
-import json
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from jjq import clock
 from jjq.errors import InvalidArgument
+from jjq.model import check_name
+from pyspark_jjq.choice import Choice, parse_choice
+from pyspark_jjq.edges import Bound, parse_bound
+from pyspark_jjq.words import LONG_MAX, names_in, nearest
 
 log = logging.getLogger("jjq.spark")
-
-LONG_MAX = 2**63 - 1  # Spark keeps offsets and limits as JVM longs
 
 METADATA_COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_key", "_headers")
 
@@ -35,6 +34,8 @@ SOURCE_OPTIONS = (
     Option("path", "-", "the store's directory; also as .load(path)"),
     Option("subscribe", "-", "the topics to read, separated by commas"),
     Option("topic", "-", "the same, short"),
+    Option("subscribePattern", "-", "a regular expression: every topic whose whole name matches, later ones included"),
+    Option("assign", "-", "JSON of topics and partitions: only these are read"),
     Option("startingOffsets", "stream latest, batch earliest", "earliest, latest, or JSON by topic and partition"),
     Option("startingTimestamp", "-", "epoch milliseconds, ISO-8601 with a zone, or relative such as -10 minutes"),
     Option("startingOffsetsByTimestamp", "-", "JSON of epoch milliseconds by topic and partition"),
@@ -44,11 +45,15 @@ SOURCE_OPTIONS = (
     Option("endingOffsetsByTimestamp", "-", "JSON of epoch milliseconds by topic and partition"),
     Option("failOnDataLoss", "true", "true: stop when records are gone; false: say so once and go on"),
     Option("maxOffsetsPerTrigger", "-", "rows a micro-batch, shared over the partitions in proportion to what waits"),
+    Option("maxBytesPerTrigger", "-", "the same in bytes, as they lie in the files; one record always passes"),
+    Option("minOffsetsPerTrigger", "-", "a micro-batch waits until so many rows wait, or maxTriggerDelay is over"),
+    Option("maxTriggerDelay", "15m", "how long minOffsetsPerTrigger may keep rows waiting after the last micro-batch"),
     Option("minPartitions", "-", "how many tasks a batch should have at least, for more cores than the driver's"),
     Option("maxRecordsPerPartition", "-", "the most rows that one task reads"),
     Option("columns", "all", "the only columns to read, separated by commas"),
     Option("metadata", "-", f"for topics with a schema, which of {','.join(METADATA_COLUMNS)} to add"),
     Option("includeHeaders", "false", "adds the headers column"),
+    Option("subscriber", "-", "streams: the subscriber that follows what the query has committed, made if missing"),
 )
 
 SINK_OPTIONS = (
@@ -66,59 +71,26 @@ _SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode", "inclu
 _KAFKAS_OWN = ("kafka.", "kafkaconsumer.", "fetchoffset.", "groupidprefix")
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """An end of a topic: `earliest` or `latest`."""
-
-    word: str
-
-
-@dataclass(frozen=True, slots=True)
-class Instant:
-    """A point in time, as written: resolved when it is used, since a relative one means "before now"."""
-
-    text: str
-
-    def at_us(self) -> int:
-        """Microseconds since the epoch."""
-        return _instant_us(self.text, "the time")
-
-
-@dataclass(frozen=True, slots=True)
-class ByTopic:
-    """Offsets by topic and partition (-2 earliest, -1 latest), or an edge for a whole topic."""
-
-    topics: Mapping[str, Edge | Mapping[int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class TimesByTopic:
-    """Microseconds since the epoch by topic and partition."""
-
-    topics: Mapping[str, Mapping[int, int]]
-
-
-Bound = Edge | Instant | ByTopic | TimesByTopic
-EARLIEST = Edge("earliest")
-LATEST = Edge("latest")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
     """What a read was asked for. `starting` and `ending` are None where the default of the mode applies."""
 
     path: str
-    topics: tuple[str, ...]
+    choice: Choice
     starting: Bound | None = None
     starting_without_match: str = "error"
     ending: Bound | None = None
     fail_on_data_loss: bool = True
     max_offsets_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_s: float = 900.0
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     columns: tuple[str, ...] | None = None
     metadata: tuple[str, ...] = ()
     include_headers: bool = False
+    subscriber: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,20 +109,30 @@ class SinkOptions:
 def parse_source(options: Mapping[str, str]) -> SourceOptions:
     """Raises InvalidArgument with what to write instead."""
     given = _known(options, SOURCE_OPTIONS, SINK_OPTIONS, "read")
-    topics = _topics(given)
+    choice = parse_choice(given)
+    most, least = _positive(given, "maxOffsetsPerTrigger"), _positive(given, "minOffsetsPerTrigger")
+    if most is not None and least is not None and least > most:
+        raise InvalidArgument(
+            f"minOffsetsPerTrigger {least} is more than maxOffsetsPerTrigger {most}, so no micro-batch could have both; "
+            "lower the one or raise the other"
+        )
     return SourceOptions(
         path=_path(given, options),
-        topics=topics,
-        starting=_bound(given, "starting", topics),
+        choice=choice,
+        starting=parse_bound(given, "starting", choice),
         starting_without_match=_one_of(given, "startingOffsetsByTimestampStrategy", ("error", "latest"), "error"),
-        ending=_bound(given, "ending", topics),
+        ending=parse_bound(given, "ending", choice),
         fail_on_data_loss=_bool(given, "failOnDataLoss", True),
-        max_offsets_per_trigger=_positive(given, "maxOffsetsPerTrigger"),
+        max_offsets_per_trigger=most,
+        max_bytes_per_trigger=_positive(given, "maxBytesPerTrigger"),
+        min_offsets_per_trigger=least,
+        max_trigger_delay_s=_seconds(given, "maxTriggerDelay", 900.0),
         min_partitions=_positive(given, "minPartitions"),
         max_records_per_partition=_positive(given, "maxRecordsPerPartition"),
-        columns=_names(given, "columns"),
+        columns=names_in(given, "columns"),
         metadata=_metadata(given),
         include_headers=_bool(given, "includeHeaders", False),
+        subscriber=check_name(given["subscriber"], "subscriber") if "subscriber" in given else None,
     )
 
 
@@ -169,15 +151,6 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
         writer_id=given.get("writerid"),
         batch_id=None if batch_id is None else int(batch_id),
     )
-
-
-def nearest(name: str, names: tuple[str, ...] | list[str]) -> str:
-    """A sentence part that names the closest of `names`, or all of them when nothing is close."""
-    lowered = {each.lower(): each for each in names}
-    close = difflib.get_close_matches(name.lower(), lowered, n=1)
-    if close:
-        return f"did you mean {lowered[close[0]]}?"
-    return "there are: " + ", ".join(names) if names else "there are none"
 
 
 def _known(
@@ -225,31 +198,8 @@ def _path(given: Mapping[str, str], options: Mapping[str, str]) -> str:
     raise InvalidArgument(f'no store is named: write .option("path", "/data/jjq"){instead}, the directory of the store')
 
 
-def _topics(given: Mapping[str, str]) -> tuple[str, ...]:
-    named = [name for name in ("subscribe", "topic") if given.get(name)]
-    if len(named) == 2:
-        raise InvalidArgument("subscribe and topic say the same thing; give one of them")
-    if not named:
-        raise InvalidArgument('no topic is named: write .option("subscribe", "flights"), or "a,b" for several')
-    topics = _names(given, named[0])
-    assert topics is not None
-    return topics
-
-
-def _names(given: Mapping[str, str], option: str) -> tuple[str, ...] | None:
-    text = given.get(option.lower())
-    if text is None:
-        return None
-    names = tuple(part.strip() for part in text.split(","))
-    if not all(names):
-        raise InvalidArgument(f"{option} is a list of names separated by commas, without empty ones, not {text!r}")
-    if len(set(names)) != len(names):
-        raise InvalidArgument(f"{option} names something twice: {text!r}")
-    return names
-
-
 def _metadata(given: Mapping[str, str]) -> tuple[str, ...]:
-    names = _names(given, "metadata") if given.get("metadata") else ()
+    names = names_in(given, "metadata") if given.get("metadata") else ()
     for name in names or ():
         if name not in METADATA_COLUMNS:
             raise InvalidArgument(f"{name!r} is no metadata column; {nearest(name, METADATA_COLUMNS)}")
@@ -281,145 +231,15 @@ def _positive(given: Mapping[str, str], option: str) -> int | None:
     return int(text)
 
 
-def _bound(given: Mapping[str, str], side: str, topics: tuple[str, ...]) -> Bound | None:
-    """Kafka's precedence: one time for all, then times by partition, then offsets."""
-    one, many, offsets = f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"
-    if (text := given.get(one.lower())) is not None:
-        _instant_us(text, one)
-        return Instant(text)
-    if (text := given.get(many.lower())) is not None:
-        return _times_by_topic(text, many, topics)
-    if (text := given.get(offsets.lower())) is not None:
-        return parse_offsets(text, offsets, topics)
-    return None
+# Spark's spelling of durations; a bare number is milliseconds, as there.
+_UNITS_S = {"": 0.001, "us": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-def parse_offsets(text: str, option: str, topics: tuple[str, ...]) -> Edge | ByTopic:
-    """`earliest`, `latest`, or JSON such as `{"t":{"0":23,"1":-1}}` or `{"t":"earliest"}`.
-
-    Whether every partition is named can only be told where the topic is known, so that is checked later.
-    """
-    edge = _edge(text)
-    if edge is not None:
-        if side_forbids(option, edge):
-            raise InvalidArgument(
-                f"{option} cannot be earliest: nothing would be read; leave it out to read to the end"
-            )
-        return edge
-    example = '{"flights":{"0":23,"1":-1}}'
-    by_topic: dict[str, Edge | Mapping[int, int]] = {}
-    for topic, inside in _json_object(text, option, f"earliest, latest or JSON such as {example}").items():
-        if isinstance(inside, str) and (edge := _edge(inside)) is not None:
-            by_topic[topic] = edge
-        elif isinstance(inside, dict):
-            by_topic[topic] = {
-                _partition(partition, option): _offset(offset, option, topic) for partition, offset in inside.items()
-            }
-        else:
-            raise InvalidArgument(f"{option}: topic {topic!r} has {json.dumps(inside)}; write it as in {example}")
-        if option.startswith("ending") and _asks_earliest(by_topic[topic]):
-            raise InvalidArgument(
-                f"{option} cannot be earliest (-2) for topic {topic!r}: an end is an offset or latest"
-            )
-    _check_topics(by_topic, option, topics)
-    return ByTopic(by_topic)
-
-
-def side_forbids(option: str, edge: Edge) -> bool:
-    return option.startswith("ending") and edge == EARLIEST
-
-
-def _asks_earliest(inside: Edge | Mapping[int, int]) -> bool:
-    return inside == EARLIEST if isinstance(inside, Edge) else -2 in inside.values()
-
-
-def _times_by_topic(text: str, option: str, topics: tuple[str, ...]) -> TimesByTopic:
-    example = '{"flights":{"0":1357034400000}}'
-    by_topic: dict[str, Mapping[int, int]] = {}
-    for topic, inside in _json_object(text, option, f"JSON such as {example}").items():
-        if not isinstance(inside, dict):
-            raise InvalidArgument(f"{option}: topic {topic!r} has {json.dumps(inside)}; write it as in {example}")
-        by_topic[topic] = {
-            _partition(partition, option): _instant_us(_whole(ms, option, example), option)
-            for partition, ms in inside.items()
-        }
-    _check_topics(by_topic, option, topics)
-    return TimesByTopic(by_topic)
-
-
-def _whole(ms: object, option: str, example: str) -> str:
-    if isinstance(ms, bool) or not isinstance(ms, int):
-        raise InvalidArgument(f"{option} takes epoch milliseconds as numbers, as in {example}, not {json.dumps(ms)}")
-    return str(ms)
-
-
-def _check_topics(by_topic: Mapping[str, object], option: str, topics: tuple[str, ...]) -> None:
-    for topic in by_topic:
-        if topic not in topics:
-            raise InvalidArgument(f"{option} names topic {topic!r}, which is not read; {nearest(topic, topics)}")
-    missing = [topic for topic in topics if topic not in by_topic]
-    if missing:
-        raise InvalidArgument(f"{option} must name every topic that is read; missing: {', '.join(missing)}")
-
-
-def _edge(text: str) -> Edge | None:
-    word = text.strip().lower()
-    return Edge(word) if word in ("earliest", "latest") else None
-
-
-def _json_object(text: str, option: str, wanted: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text, object_pairs_hook=_no_repeats)
-    except ValueError as error:
-        raise InvalidArgument(f"{option} is {wanted}, not {text!r} ({error})") from None
-    if not isinstance(value, dict):
-        raise InvalidArgument(f"{option} is {wanted}, not {text!r}")
-    return value
-
-
-def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        raise ValueError("a name stands there twice")
-    return value
-
-
-def _partition(text: str, option: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise InvalidArgument(f"{option}: a partition is a number from 0, written as text, not {text!r}")
-    return int(text)
-
-
-def _offset(value: object, option: str, topic: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not -2 <= value <= LONG_MAX:
-        raise InvalidArgument(
-            f"{option}: an offset of topic {topic!r} is a whole number from 0, -1 for latest or -2 for earliest, "
-            f"not {json.dumps(value)}"
-        )
-    return value
-
-
-# Milliseconds below this lie before March 1973 and above it after the year 5138: seconds or microseconds were meant.
-_MS_LOW, _MS_HIGH = 10**11, 10**14
-
-
-def _instant_us(text: str, option: str) -> int:
-    """Microseconds since the epoch of epoch milliseconds, ISO-8601 with a zone, or a time relative to now."""
-    digits = text.removeprefix("-")
-    if digits.isascii() and digits.isdigit():
-        ms = int(text)
-        if 0 < ms < _MS_LOW or ms >= _MS_HIGH or ms < 0:
-            unit = "seconds" if 0 < ms < _MS_LOW else "microseconds or nanoseconds"
-            hint = f" ({unit} were meant?)" if ms > 0 else ""
-            raise InvalidArgument(
-                f"{option} {text} is not plausible as milliseconds since 1970{hint}; "
-                "write milliseconds, or ISO-8601 with a zone such as 2013-01-01T10:00:00Z"
-            )
-        return ms * 1000
-    us = clock.parse_instant(text)
-    if us is None:
-        raise InvalidArgument(
-            f"{option} is milliseconds since 1970, ISO-8601 with a zone such as 2013-01-01T10:00:00Z, "
-            f"or relative such as '-10 minutes', not {text!r}"
-        )
-    return us
+def _seconds(given: Mapping[str, str], option: str, default: float) -> float:
+    text = given.get(option.lower())
+    if text is None:
+        return default
+    found = re.fullmatch(r"([0-9]{1,15})\s*([a-z]*)", text.lower())
+    if found is None or found[2] not in _UNITS_S:
+        raise InvalidArgument(f"{option} is a number with us, ms, s, m, h or d, such as 15m or 30s, not {text!r}")
+    return int(found[1]) * _UNITS_S[found[2]]

@@ -47,6 +47,56 @@ def share(limit: int, waiting: Mapping[Key, int], turn: int) -> dict[Key, int]:
     return shares
 
 
+def fit(limit: int, waiting: Mapping[Key, Sequence[tuple[int, int]]], turn: int) -> dict[Key, int]:
+    """How many rows of each partition come to at most `limit` bytes. What waits of one are runs of (rows, bytes), in order.
+
+    In proportion to the bytes that wait. The partition whose turn it is gets a row in any case: so one always passes,
+    however large it is, and none is starved where `turn` grows by one from batch to batch.
+    """
+    every = {key: sum(rows for rows, _ in runs) for key, runs in waiting.items()}
+    sizes = {key: _size_of(runs, every[key]) for key, runs in waiting.items()}
+    order = list(waiting)
+    order = [key for key in order[turn % len(order) :] + order[: turn % len(order)] if every[key]] if order else []
+    if not order or sum(sizes.values()) <= limit:
+        return every
+    first = order[0]
+    cost = _size_of(waiting[first], 1)
+    rooms = share(max(limit - cost, 0), {**sizes, first: sizes[first] - cost}, turn)
+    rooms[first] += cost
+    shares = {key: _rows_in(runs, rooms[key]) for key, runs in waiting.items()}
+    shares[first] = max(shares[first], 1)
+    # Shares are cut to whole rows; where rows are large, what is left over is most of it.
+    left = limit - sum(_size_of(runs, shares[key]) for key, runs in waiting.items())
+    for key in order:
+        if shares[key] < every[key]:
+            cost = _size_of(waiting[key], shares[key] + 1) - _size_of(waiting[key], shares[key])
+            if cost <= left:
+                shares[key] += 1
+                left -= cost
+    return shares
+
+
+def _size_of(runs: Sequence[tuple[int, int]], rows: int) -> int:
+    """Bytes of the first so many rows, those of a run being of one size."""
+    found = 0
+    for count, size in runs:
+        some = min(rows, count)
+        found += -(-size * some // count) if count else 0
+        rows -= some
+    return found
+
+
+def _rows_in(runs: Sequence[tuple[int, int]], room: int) -> int:
+    """How many rows from the first on come to at most `room` bytes."""
+    found = 0
+    for rows, size in runs:
+        if size > room:
+            return found + rows * room // size
+        found += rows
+        room -= size
+    return found
+
+
 class Range(Protocol):
     """What the planner needs of a slice: the records `[start, end)`, their size in bytes, and a cut in two."""
 

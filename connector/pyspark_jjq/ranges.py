@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from jjq.errors import DataLoss, InvalidArgument, OffsetOutOfRange
+from jjq.errors import DataLoss, InvalidArgument, OffsetOutOfRange, TopicDeleted
+from pyspark_jjq.edges import EARLIEST, LATEST, Bound, ByTopic, Edge, Instant, TimesByTopic
 from pyspark_jjq.offsets import Position, TopicPositions
-from pyspark_jjq.options import EARLIEST, LATEST, Bound, ByTopic, Edge, Instant, SourceOptions
+from pyspark_jjq.options import SourceOptions
+from pyspark_jjq.stores import TopicView
 
 if TYPE_CHECKING:
-    from jjq import Topic
     from jjq.model import PartitionOffsets, Slice
 
 log = logging.getLogger("jjq.spark")
@@ -36,38 +37,51 @@ class LossPolicy:
             log.warning("%s; going on, as failOnDataLoss is false", what)
 
 
-def positions(topic: Topic, offsets: Sequence[PartitionOffsets], end: bool) -> TopicPositions:
+def positions(view: TopicView, end: bool) -> TopicPositions:
     """The first (or with `end` the next) position of every partition."""
     return TopicPositions(
-        topic.id, {each.partition: Position(each.end if end else each.start, each.lineage) for each in offsets}
+        view.id, {p: Position(each.end if end else each.start, each.lineage) for p, each in view.offsets.items()}
     )
 
 
-def resolve(topic: Topic, bound: Bound, options: SourceOptions, *, end: bool) -> TopicPositions:
+def check_topics(bound: Bound, views: Mapping[str, TopicView], options: SourceOptions, *, end: bool) -> None:
+    """Raises InvalidArgument where offsets by topic name others than those there are: what a pattern matches, no more
+    and no less, as for topics that are named."""
+    if options.choice.pattern is None or not isinstance(bound, ByTopic | TimesByTopic):
+        return
+    missing, wrong = sorted(views.keys() - bound.topics.keys()), sorted(bound.topics.keys() - views.keys())
+    if missing or wrong:
+        parts = [f"missing: {', '.join(missing)}"] if missing else []
+        parts += [f"not there: {', '.join(wrong)}"] if wrong else []
+        raise InvalidArgument(
+            f"{'ending' if end else 'starting'} offsets by topic must name every topic that {options.choice} matches now, "
+            f"and no other; {'; '.join(parts)}"
+        )
+
+
+def resolve(topic: TopicView, bound: Bound, options: SourceOptions, *, end: bool) -> TopicPositions:
     """Where `bound` lies in a topic now. `end` says which option it came from, as they differ where nothing is found.
 
     Raises OffsetOutOfRange for an offset beyond the end, InvalidArgument for partitions that are missing or not there,
     and for a start at a time after the last record, unless the strategy is `latest`.
     """
-    now = {each.partition: each for each in topic.offsets()}
+    now = topic.offsets
     if isinstance(bound, Edge):
-        return positions(topic, list(now.values()), bound == LATEST)
+        return positions(topic, bound == LATEST)
     if isinstance(bound, ByTopic):
         inside = bound.topics[topic.name]
         if isinstance(inside, Edge):
-            return positions(topic, list(now.values()), inside == LATEST)
+            return positions(topic, inside == LATEST)
         _check_partitions(topic.name, inside, now, "ending" if end else "starting")
         return TopicPositions(
             topic.id, {p: Position(_offset(topic.name, inside[p], at, end), at.lineage) for p, at in now.items()}
         )
     if isinstance(bound, Instant):
-        us = bound.at_us()
-        found = topic.offset_for_timestamp(us)
+        times: Mapping[int, int] = dict.fromkeys(now, bound.at_us())
     else:
         times = bound.topics[topic.name]
         _check_partitions(topic.name, times, now, "ending" if end else "starting")
-        by_time = {us: topic.offset_for_timestamp(us) for us in set(times.values())}
-        found = {p: by_time[us][p] for p, us in times.items()}
+    found = {p: topic.reader.seek_time(p, us) for p, us in times.items()}
     none = [p for p, offset in found.items() if offset is None]
     if none and not end and options.starting_without_match == "error":
         raise InvalidArgument(
@@ -87,10 +101,11 @@ def _check_partitions(name: str, given: Mapping[int, int], now: Mapping[int, obj
     if wrong or missing:
         parts = [f"missing: {', '.join(map(str, missing))}"] if missing else []
         parts += [f"not there: {', '.join(map(str, wrong))}"] if wrong else []
-        raise InvalidArgument(
-            f"{side} offsets must name each partition of topic {name!r}, 0 to {len(now) - 1}, and no other; "
-            + "; ".join(parts)
+        whole = list(now) == list(range(len(now)))
+        each = (
+            f"each partition of topic {name!r}, 0 to {len(now) - 1}" if whole else f"what is assigned of topic {name!r}"
         )
+        raise InvalidArgument(f"{side} offsets must name {each}, and no other; " + "; ".join(parts))
 
 
 def _offset(name: str, asked: int, at: PartitionOffsets, end: bool) -> int:
@@ -107,13 +122,17 @@ def _offset(name: str, asked: int, at: PartitionOffsets, end: bool) -> int:
     return asked
 
 
-def bounds(options: SourceOptions, topics: Sequence[Topic]) -> list[tuple[Topic, TopicPositions, TopicPositions]]:
+def bounds(
+    options: SourceOptions, views: Mapping[str, TopicView]
+) -> list[tuple[TopicView, TopicPositions, TopicPositions]]:
     """For a batch: each topic with where it is read from and to, the end fixed now. The start defaults to earliest."""
+    starting, ending = options.starting or EARLIEST, options.ending or LATEST
+    check_topics(starting, views, options, end=False)
+    check_topics(ending, views, options, end=True)
     found = []
-    for topic in topics:
-        start = resolve(topic, options.starting or EARLIEST, options, end=False)
-        end = resolve(topic, options.ending or LATEST, options, end=True)
-        if isinstance(options.starting, ByTopic) and isinstance(options.ending, ByTopic):
+    for topic in views.values():
+        start, end = resolve(topic, starting, options, end=False), resolve(topic, ending, options, end=True)
+        if isinstance(starting, ByTopic) and isinstance(ending, ByTopic):
             for p, at in start.partitions.items():
                 if at.offset > end.partitions[p].offset:
                     raise InvalidArgument(
@@ -124,18 +143,26 @@ def bounds(options: SourceOptions, topics: Sequence[Topic]) -> list[tuple[Topic,
     return found
 
 
-def overtaken(topic: Topic, partition: int, at: Position) -> int | None:
+def overtaken(topic: TopicView, partition: int, at: Position) -> int | None:
     """Where a later lineage begins that gave offsets before `at` again; None while `at` means what it did."""
     found: int | None = topic.reader.check_lineage(partition, at.offset, at.lineage)
     return found
 
 
-def plan(topic: Topic, partition: int, start: Position, end: Position, policy: LossPolicy) -> list[Slice]:
+def plan(topic: TopicView, partition: int, start: Position, end: Position, policy: LossPolicy) -> list[Slice]:
     """The slices of `[start, end)`; under a lenient policy without what is gone.
 
     What a power cut took is gone on both sides: behind the start begins what was given again, and before the end
     stops what had been planned. So nothing is read twice, and the next micro-batch begins where the new records do.
     """
+    try:
+        return _plan(topic, partition, start, end, policy)
+    except TopicDeleted:
+        policy.lost(f"topic {topic.name!r} is gone: it was deleted", topic=topic.name)
+        return []
+
+
+def _plan(topic: TopicView, partition: int, start: Position, end: Position, policy: LossPolicy) -> list[Slice]:
     first, last = start.offset, end.offset
     if start.lineage < end.lineage and (again := overtaken(topic, partition, start)) is not None:
         _given_again(topic, partition, start, again, policy)
@@ -146,15 +173,15 @@ def plan(topic: Topic, partition: int, start: Position, end: Position, policy: L
     if last <= first:
         return []
     try:
-        return list(topic.plan(partition, first, last))
+        return list(topic.reader.plan(partition, first, last))
     except DataLoss as loss:
         policy.lost(
             str(loss), topic=topic.name, partition=partition, asked=loss.asked, earliest=loss.earliest, lost=loss.lost
         )
-        return list(topic.plan(partition, first, last, skip_lost=True))
+        return list(topic.reader.plan(partition, first, last, skip_lost=True))
 
 
-def _given_again(topic: Topic, partition: int, at: Position, again: int, policy: LossPolicy) -> None:
+def _given_again(topic: TopicView, partition: int, at: Position, again: int, policy: LossPolicy) -> None:
     policy.lost(
         f"partition {partition} of topic {topic.name!r} lost its end in a power cut: offsets from {again} on were given "
         f"to other records, and this query has counted up to {at.offset}",

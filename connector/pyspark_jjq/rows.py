@@ -25,7 +25,8 @@ from pyspark.sql.types import (
 )
 
 from jjq.errors import InvalidArgument
-from pyspark_jjq.options import SourceOptions, nearest
+from pyspark_jjq.options import SourceOptions
+from pyspark_jjq.words import nearest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,10 +73,12 @@ def spark_schema(topics: Sequence[Topic], options: SourceOptions) -> StructType:
     Raises InvalidArgument where the topics cannot be read together or an option names what is not there.
     """
     available = _available(topics)
-    if topics[0].schema is None:
+    whose = _name(topics)
+    if not topics or topics[0].schema is None:
         if options.metadata:
+            has = f"{whose} has none" if topics else f"there is none yet that matches {options.choice}"
             raise InvalidArgument(
-                f"metadata is for topics with a schema: {topics[0].name!r} has none, and its rows hold "
+                f"metadata is for topics with a schema: {has}, and rows without one hold "
                 "topic, partition, offset, timestamp and key already; remove the option"
             )
         names = options.columns or tuple(name for name in KAFKA_TYPES if name != "headers")
@@ -87,14 +90,15 @@ def spark_schema(topics: Sequence[Topic], options: SourceOptions) -> StructType:
     for name in names:
         if name not in available:
             raise InvalidArgument(
-                f"columns names {name!r}, and topic {topics[0].name!r} has no such column; "
-                f"{nearest(name, list(available))}"
+                f"columns names {name!r}, and {whose} has no such column; {nearest(name, list(available))}"
             )
     return StructType([StructField(name, available[name]) for name in (*names, *added)])
 
 
 def _available(topics: Sequence[Topic]) -> dict[str, DataType]:
-    """Every column that the topics can be read as, with its type."""
+    """Every column that the topics can be read as, with its type; Kafka's where a pattern matches none yet."""
+    if not topics:
+        return KAFKA_TYPES
     first = topics[0]
     for other in topics[1:]:
         if (first.schema is None) != (other.schema is None):
@@ -107,9 +111,17 @@ def _available(topics: Sequence[Topic]) -> dict[str, DataType]:
             raise InvalidArgument(
                 f"topics {first.name!r} and {other.name!r} have different schemas; read them as two DataFrames"
             )
-    if first.schema is None:
+    return _columns_of(first)
+
+
+def _columns_of(topic: Topic) -> dict[str, DataType]:
+    if topic.schema is None:
         return KAFKA_TYPES
-    return {field.name: from_arrow_type(field.type) for field in first.schema} | METADATA_TYPES
+    return {field.name: from_arrow_type(field.type) for field in topic.schema} | METADATA_TYPES
+
+
+def _name(topics: Sequence[Topic]) -> str:
+    return f"topic {topics[0].name!r}" if topics else "a topic without a schema"
 
 
 @dataclass(frozen=True)
@@ -119,30 +131,39 @@ class Rows:
     schema: StructType
     columns: tuple[str, ...]
     metadata: tuple[str, ...]
-    timestamp_types: Mapping[str, int] | None  # by topic, Kafka's number; None for topics with a schema
+    kafka: bool  # the rows of topics without a schema
 
     @classmethod
     def of(cls, topics: Sequence[Topic], schema: StructType) -> Rows:
-        """Raises InvalidArgument where `schema`, which a user may give with `.schema(…)`, does not fit the topics."""
-        available = _available(topics)
-        for field in schema.fields:
-            if field.name not in available:
-                raise InvalidArgument(
-                    f"the schema given to the read has column {field.name!r}, which topic {topics[0].name!r} "
-                    f"does not have; {nearest(field.name, list(available))}"
-                )
-            if field.dataType != available[field.name]:
-                raise InvalidArgument(
-                    f"column {field.name!r} of topic {topics[0].name!r} is {available[field.name].simpleString()}, "
-                    f"not {field.dataType.simpleString()}; leave the schema out and cast afterwards"
-                )
+        """Raises InvalidArgument where `schema`, which a user may give with `.schema(…)`, does not fit the topics.
+
+        Where a pattern matches none yet, it says what topics to come must have.
+        """
         names = schema.fieldNames()
-        if topics[0].schema is not None:
+        if topics:
+            kafka = topics[0].schema is None
+            _check(schema, _available(topics), _name(topics))
+        else:
+            kafka = all(field.dataType == KAFKA_TYPES.get(field.name) for field in schema.fields)
+        if not kafka:
             columns = tuple(name for name in names if name not in METADATA_TYPES)
-            return cls(schema, columns, tuple(name for name in names if name in METADATA_TYPES), None)
-        kinds = {topic.name: TIMESTAMP_TYPES[topic.config.timestamps] for topic in topics}
+            return cls(schema, columns, tuple(name for name in names if name in METADATA_TYPES), False)
         metadata = tuple(_KAFKA_TO_ENGINE[name] for name in names if name in _KAFKA_TO_ENGINE)
-        return cls(schema, ("value",) if "value" in names else (), metadata, kinds)
+        return cls(schema, ("value",) if "value" in names else (), metadata, True)
+
+    def check(self, topic: Topic) -> None:
+        """Raises InvalidArgument where the records of a topic, which came after the read was begun, have other rows."""
+        if self.kafka != (topic.schema is None):
+            has, wanted = ("a schema", "rows without one") if self.kafka else ("no schema", "its topics' columns")
+            raise InvalidArgument(
+                f"topic {topic.name!r} has {has}, and this query reads {wanted}; "
+                "narrow what it reads, and read such topics with another query"
+            )
+        _check(self.schema, _columns_of(topic), f"topic {topic.name!r}")
+
+    @property
+    def has_timestamp_type(self) -> bool:
+        return self.kafka and "timestampType" in self.schema.fieldNames()
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:
@@ -153,13 +174,12 @@ class Rows:
     def _sources(self) -> tuple[int | None, ...]:
         """For each column of the row its place in the engine's batch, None for timestampType."""
         places = {name: place for place, name in enumerate((*self.columns, *self.metadata))}
-        kafka = self.timestamp_types is not None
         return tuple(
-            places.get(_KAFKA_TO_ENGINE.get(name, name) if kafka else name) for name in self.schema.fieldNames()
+            places.get(_KAFKA_TO_ENGINE.get(name, name) if self.kafka else name) for name in self.schema.fieldNames()
         )
 
-    def shape(self, batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
-        """The engine's batch of records of `topic` as Spark takes it.
+    def shape(self, batch: pa.RecordBatch, timestamp_type: int) -> pa.RecordBatch:
+        """The engine's batch of records of a topic as Spark takes it. `timestamp_type` is the topic's, as Kafka's number.
 
         Nothing is copied, unless a type has another spelling than Spark's.
         """
@@ -168,7 +188,7 @@ class Rows:
         arrays = []
         for place, field in zip(self._sources, self.arrow_schema, strict=True):
             if place is None:
-                arrays.append(self._timestamp_types(topic, batch.num_rows))
+                arrays.append(self._timestamp_types(timestamp_type, batch.num_rows))
                 continue
             array = batch.column(place)
             if array.type != field.type:
@@ -177,18 +197,31 @@ class Rows:
             arrays.append(array)
         return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
 
-    def _timestamp_types(self, topic: str, rows: int) -> pa.Array:
+    def _timestamp_types(self, timestamp_type: int, rows: int) -> pa.Array:
         import pyarrow as pa
 
-        assert self.timestamp_types is not None
-        kept = self._kept.get(topic)
+        kept = self._kept.get(timestamp_type)
         if kept is None or len(kept) < rows:
-            kept = self._kept[topic] = pa.repeat(pa.scalar(self.timestamp_types[topic], pa.int32()), rows)
+            kept = self._kept[timestamp_type] = pa.repeat(pa.scalar(timestamp_type, pa.int32()), rows)
         return kept.slice(0, rows)
 
     @cached_property
-    def _kept(self) -> dict[str, pa.Array]:
+    def _kept(self) -> dict[int, pa.Array]:
         return {}
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: self.__dict__[name] for name in ("schema", "columns", "metadata", "timestamp_types")}
+        return {name: self.__dict__[name] for name in ("schema", "columns", "metadata", "kafka")}
+
+
+def _check(schema: StructType, available: Mapping[str, DataType], whose: str) -> None:
+    for field in schema.fields:
+        if field.name not in available:
+            raise InvalidArgument(
+                f"the schema of the read has column {field.name!r}, which {whose} does not have; "
+                f"{nearest(field.name, list(available))}"
+            )
+        if field.dataType != available[field.name]:
+            raise InvalidArgument(
+                f"column {field.name!r} of {whose} is {available[field.name].simpleString()}, "
+                f"not {field.dataType.simpleString()}; leave the schema out and cast afterwards"
+            )

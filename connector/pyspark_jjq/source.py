@@ -33,25 +33,26 @@ class DefaultSource(DataSource):
         from pyspark_jjq.stores import open_topics
 
         options = parse_source(self.options)
-        return spark_schema(open_topics(options.path, options.topics), options)
+        return spark_schema(open_topics(options.path, options.choice), options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from pyspark_jjq.options import parse_source
-        from pyspark_jjq.reader import BatchReader
+        from pyspark_jjq.reader import batch_reader
         from pyspark_jjq.rows import Rows
         from pyspark_jjq.stores import open_topics
 
         options = parse_source(self.options)
-        return BatchReader(options, Rows.of(open_topics(options.path, options.topics), schema))
+        return batch_reader(options, Rows.of(open_topics(options.path, options.choice), schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from pyspark_jjq.options import parse_source
-        from pyspark_jjq.reader import StreamReader
         from pyspark_jjq.rows import Rows
         from pyspark_jjq.stores import open_topics
+        from pyspark_jjq.stream import StreamReader
 
         options = parse_source(self.options)
-        return StreamReader(options, Rows.of(open_topics(options.path, options.topics), schema))
+        topics = open_topics(options.path, options.choice)
+        return StreamReader(options, Rows.of(topics, schema), topics)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from pyspark_jjq.options import parse_sink

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from jjq.errors import JjqError, TopicNotFound
+from pyspark_jjq.choice import Choice
 
 if TYPE_CHECKING:
     from jjq import Store, Topic
+    from jjq.log.reader import LogReader
+    from jjq.model import PartitionOffsets, TopicOffsets
 
 Result = TypeVar("Result")
 
@@ -42,10 +46,62 @@ def open_store(path: str, *, create: bool = False) -> Store:
     return store
 
 
-def open_topics(path: str, names: Sequence[str]) -> list[Topic]:
-    """The named topics as they are now, in the order named. Raises TopicNotFound, which names the nearest one."""
+def open_topics(path: str, choice: Choice) -> list[Topic]:
+    """The chosen topics as they are now, in the order named or, for a pattern, by name.
+
+    Raises TopicNotFound for one that is named and not there; it names the nearest one.
+    """
     store = open_store(path)
-    return [store.topic(name) for name in names]
+    if choice.pattern is None:
+        return [store.topic(name) for name in choice.names]
+    return [topic for topic in store.topics() if choice.wants(topic.name)]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """A topic as it was at a look: what it holds, in the partitions that are read, and the reader of its log."""
+
+    id: str
+    name: str
+    offsets: Mapping[int, PartitionOffsets]
+    reader: LogReader
+
+
+def look(path: str, choice: Choice, *, all_there: bool = False) -> dict[str, TopicView]:
+    """What is there of the chosen topics, by name. One look at the catalog, however many they are.
+
+    With `all_there` a topic that is named and missing raises TopicNotFound.
+    """
+    store = open_store(path)
+    held = store.offsets(choice.names) if choice.pattern is None else store.offsets(matching=choice.wants)
+    for name in choice.names:
+        if all_there and name not in held:
+            store.topic(name)
+    return {name: _view(store, topic, choice.partitions(name, len(topic.partitions))) for name, topic in held.items()}
+
+
+def look_at(path: str, names: Sequence[str]) -> dict[str, TopicView]:
+    """What is there of these topics, with all their partitions, whatever is chosen."""
+    store = open_store(path)
+    return {name: _view(store, topic, range(len(topic.partitions))) for name, topic in store.offsets(names).items()}
+
+
+def _view(store: Store, topic: TopicOffsets, partitions: Iterable[int]) -> TopicView:
+    offsets = {p: topic.partitions[p] for p in partitions}
+    return TopicView(topic.id, topic.name, offsets, store.reader(topic.id, topic.name))
+
+
+# A reader keeps the active files open that it has planned from, two a partition: of a few that makes the next plan
+# cheaper, of a thousand it is more than a process may have.
+KEPT_OPEN = 64
+
+
+def let_go(views: Iterable[TopicView]) -> None:
+    """Closes what planning has opened, where it is much."""
+    found = {view.id: view for view in views}
+    if sum(len(view.offsets) for view in found.values()) > KEPT_OPEN:
+        for view in found.values():
+            view.reader.close()
 
 
 def find_topic(store: Store, name: str) -> Topic | None:

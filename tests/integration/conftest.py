@@ -1,9 +1,10 @@
-"""The installed `jjq` command, run as a person or a script would."""
+"""The installed `jjq` command, run as a person or a script would; a store for the connector's readers."""
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,3 +71,12 @@ def cli(tmp_path: Path) -> Cli:
     store = tmp_path / "store"
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "COVERAGE_PROCESS_START") if name in os.environ}
     return Cli(tmp_path, store, {**kept, "JJQ_STORE": str(store), "PYTHONWARNINGS": "error"})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[jjq.Store]:
+    from tests.readers import close_stores  # here, since it imports Spark's classes
+
+    with jjq.open(tmp_path / "store") as opened:
+        yield opened
+    close_stores()

@@ -2,71 +2,15 @@
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import jjq
 from jjq.errors import DataLoss, InvalidArgument, OffsetOutOfRange, TopicNotFound
-from pyspark_jjq import DefaultSource, stores
-from pyspark_jjq.reader import BatchReader, StreamReader
-
-ALL = ReadAllAvailable()
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[jjq.Store]:
-    with jjq.open(tmp_path / "store") as opened:
-        yield opened
-    close_stores()
-
-
-def close_stores() -> None:
-    """What the connector keeps open for this process; Spark's own workers end instead. Left open, a thousand files pile
-    up in the process of the tests, and py4j, which calls select(), takes no callback any more."""
-    while stores._opened:
-        _, (_, opened) = stores._opened.popitem()
-        opened.close()
-
-
-def source(store: jjq.Store, **options: Any) -> DefaultSource:
-    return DefaultSource({"path": str(store.path), "subscribe": "t"} | {k: str(v) for k, v in options.items()})
-
-
-def batch(store: jjq.Store, **options: Any) -> BatchReader:
-    made = source(store, **options)
-    reader = made.reader(made.schema())
-    assert isinstance(reader, BatchReader)
-    return reader
-
-
-def stream(store: jjq.Store, **options: Any) -> StreamReader:
-    made = source(store, **options)
-    reader = made.streamReader(made.schema())
-    assert isinstance(reader, StreamReader)
-    return reader
-
-
-def rows(reader: BatchReader | StreamReader, partitions: Any) -> list[dict[str, Any]]:
-    return [row for part in partitions for piece in reader.read(part) for row in piece.to_pylist()]
-
-
-def values(reader: BatchReader | StreamReader, partitions: Any) -> list[bytes]:
-    return [row["value"] for row in rows(reader, partitions)]
-
-
-def through_json(offset: dict[str, Any]) -> dict[str, Any]:
-    """As Spark does it: what comes back was text in between."""
-    return json.loads(json.dumps(offset))
-
-
-def number(count: int, first: int = 0) -> list[bytes]:
-    return [b"%d" % i for i in range(first, first + count)]
-
+from tests.readers import ALL, batch, close_stores, number, rows, source, stream, through_json, values
 
 # --- ranges of a batch
 
@@ -424,7 +368,11 @@ def test_a_micro_batch_of_a_topic_that_is_gone_is_loss(store: jjq.Store) -> None
         with pytest.raises(DataLoss, match="it was deleted"):
             call()
     assert lenient.partitions(start, end) == []
-    assert lenient.latestOffset(end, ALL) == end
+    noted = through_json(lenient.latestOffset(end, ALL))
+    assert noted["topics"]["t"] == {**end["topics"]["t"], "gone": True}
+    for reader in (strict, lenient):  # it was said, and is not said again
+        assert reader.latestOffset(noted, ALL) == noted
+        assert reader.partitions(end, noted) == []
     store.create_topic("t").push_many(number(2))
     with pytest.raises(DataLoss, match="deleted and made again"):
         strict.partitions(start, end)

@@ -13,7 +13,7 @@ from tests.examples import python_blocks, run_block
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/spark.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/spark.md", "docs/kafka.md"])
 def test_examples_run_in_order(name: str, spark: SparkSession, tmp_path: Path) -> None:
     blocks = python_blocks(ROOT / name)
     assert any(block.is_spark for block in blocks)

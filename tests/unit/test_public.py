@@ -8,7 +8,8 @@ NAMES = [
     "PartitionOffsets", "Position", "Positions", "Record", "RecordTooLarge", "SchemaMismatch", "SegmentInfo",
     "Slice", "StagedFile", "StagedFileMissing", "Store", "StoreClosed", "StoreError", "StoreFormat",
     "StoreNotFound", "StoreReadOnly", "Subscriber", "SubscriberBusy", "SubscriberExists", "SubscriberNotFound",
-    "Topic", "TopicDeleted", "TopicExists", "TopicFull", "TopicNotFound", "WriterConflict", "WriterInfo", "open",
+    "Topic", "TopicDeleted", "TopicExists", "TopicFull", "TopicNotFound", "TopicOffsets",
+    "WriterConflict", "WriterInfo", "open",
 ]  # fmt: skip
 
 

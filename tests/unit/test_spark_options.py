@@ -8,7 +8,8 @@ import pytest
 
 from jjq.errors import InvalidArgument
 from pyspark_jjq import options
-from pyspark_jjq.options import ByTopic, Edge, Instant, TimesByTopic, parse_sink, parse_source
+from pyspark_jjq.edges import ByTopic, Edge, Instant, TimesByTopic
+from pyspark_jjq.options import parse_sink, parse_source
 
 BASE = {"path": "/data/jjq", "subscribe": "flights"}
 
@@ -21,7 +22,7 @@ def test_names_are_read_in_any_case_and_blanks_around_values_do_not_count() -> N
     found = parse_source(
         {"PATH": "/data/jjq", "Subscribe": " a , b ", "FAILONDATALOSS": "False", "startingOffsets": "Earliest "}
     )
-    assert found.topics == ("a", "b")
+    assert found.choice.names == ("a", "b")
     assert found.fail_on_data_loss is False
     assert found.starting == Edge("earliest")
 
@@ -43,7 +44,7 @@ def test_a_file_url_is_a_path(path: str) -> None:
 
 
 def test_topic_is_short_for_subscribe_and_both_together_are_refused() -> None:
-    assert parse_source({"path": "p", "topic": "flights"}).topics == ("flights",)
+    assert parse_source({"path": "p", "topic": "flights"}).choice.names == ("flights",)
     with pytest.raises(InvalidArgument, match="give one of them"):
         source(topic="weather")
 
@@ -73,7 +74,9 @@ def test_what_only_kafka_needs_is_ignored_with_one_warning(caplog: pytest.LogCap
 def test_an_unknown_option_names_the_nearest_one() -> None:
     with pytest.raises(InvalidArgument, match=r"'startingOffset' .* did you mean startingOffsets\?"):
         source(startingOffset="latest")
-    with pytest.raises(InvalidArgument, match="there are: path, subscribe, topic, startingOffsets"):
+    with pytest.raises(
+        InvalidArgument, match="there are: path, subscribe, topic, subscribePattern, assign, startingOffsets"
+    ):
         source(zzz="1")
 
 

@@ -196,6 +196,15 @@ class Catalog:
             raise _deleted(topic_id)
         return [PartitionRow(*row) for row in rows]
 
+    def partitions_by_topic(self, name: str | None = None) -> list[tuple[str, PartitionRow]]:
+        """Every partition with the name of its topic, by name and partition; of one topic, if it is named."""
+        rows = (
+            self.driver.rows("partitions_by_topic")
+            if name is None
+            else self.driver.rows("partitions_by_name", name=name)
+        )
+        return [(row[0], PartitionRow(*row[1:])) for row in rows]
+
     def segments(self, topic_id: str, partition: int, start: int, end: int) -> tuple[PartitionRow, list[Segment]]:
         """The partition and its segments that hold offsets of `[start, end)`, of one state."""
         with self.driver.snapshot() as tx:

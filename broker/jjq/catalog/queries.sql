@@ -69,6 +69,14 @@ FROM partitions WHERE topic_id = :topic_id AND partition = :partition
 SELECT topic_id, partition, start_offset, end_offset, active, active_schema, lineage, boot_id, prefix_max_ts
 FROM partitions WHERE topic_id = :topic_id ORDER BY partition
 
+-- name: partitions_by_topic
+SELECT t.name, p.topic_id, p.partition, p.start_offset, p.end_offset, p.active, p.active_schema, p.lineage, p.boot_id,
+p.prefix_max_ts FROM topics t JOIN partitions p ON p.topic_id = t.id ORDER BY t.name, p.partition
+
+-- name: partitions_by_name
+SELECT t.name, p.topic_id, p.partition, p.start_offset, p.end_offset, p.active, p.active_schema, p.lineage, p.boot_id,
+p.prefix_max_ts FROM topics t JOIN partitions p ON p.topic_id = t.id WHERE t.name = :name ORDER BY p.partition
+
 -- name: update_partition
 UPDATE partitions SET start_offset = :start_offset, end_offset = :end_offset, active = :active,
 active_schema = :active_schema, lineage = :lineage, boot_id = :boot_id, prefix_max_ts = :prefix_max_ts

@@ -16,11 +16,11 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from jjq.errors import DamagedSegment, DataLoss, InvalidArgument, StoreError
-from jjq.log.contracts import LogCatalog, TopicFacts
+from jjq.log.contracts import LogCatalog, PartitionState, TopicFacts
 from jjq.log.format import NO_TS
 from jjq.log.recovery import survey
 from jjq.log.sealed import SealedReader, rebatch
-from jjq.log.stream import StreamReader
+from jjq.log.stream import StreamReader, open_end
 from jjq.model import PartitionOffsets, Segment, SegmentInfo, Slice
 from jjq.schema import METADATA_TYPES, SYSTEM_COLUMNS
 
@@ -65,6 +65,16 @@ class LogReader:
 
     def offsets(self, partition: int) -> PartitionOffsets:
         row, end, _ = self._ends(partition)
+        return PartitionOffsets(partition, row.start_offset, end, row.lineage)
+
+    def glance(self, row: PartitionState, partition: int) -> PartitionOffsets:
+        """What `offsets` says, for who looks at many partitions: from the catalog's row as it was a moment ago, and no file
+        stays open."""
+        if row.active is None:
+            return PartitionOffsets(partition, row.start_offset, row.end_offset, row.lineage)
+        end = open_end(self._partition_dir(partition), row.active) if row.boot_id == self._boot_id else None
+        if end is None:  # the file has ended meanwhile, or was not looked at since the machine was started
+            return self.offsets(partition)
         return PartitionOffsets(partition, row.start_offset, end, row.lineage)
 
     def _ends(self, partition: int) -> tuple[Any, int, bool]:
@@ -284,6 +294,34 @@ class LogReader:
                 Slice(self.topic_id, self.topic, partition, first, last, row.lineage, size, segment, self._place)
             )
         return slices
+
+    def within(self, slices: Sequence[Slice], since: int, until: int) -> list[Slice]:
+        """The slices without what is known to have no timestamp in `[since, until)` microseconds: whole segments by their
+        rows, whole batches by what is written of them. Other records stay in, too: a batch is not cut."""
+        found: list[Slice] = []
+        for each in slices:
+            segment = each.segment
+            if segment is None or segment.kind not in ("arrow", "arrows"):
+                found.append(each)
+                continue
+            # Of the active file, which has no row yet, neither is known.
+            if segment.appended_at and (segment.max_ts < since or segment.min_ts >= until):
+                continue
+            try:
+                spans = self._spans(each, segment, since, until)
+            except FileNotFoundError:  # compacted a moment ago: who reads it plans it again
+                spans = [(each.start, each.end)]
+            found += [each.part(first, last) for first, last in spans]
+        return found
+
+    def _spans(self, each: Slice, segment: Segment, since: int, until: int) -> list[tuple[int, int]]:
+        if segment.kind == "arrow":
+            sealed = self._sealed_reader(each.partition, segment, self._keeper)
+            return sealed.spans(each.start, each.end, since, until)
+        if self._recover is None and not segment.appended_at:
+            return [(each.start, each.end)]  # a store that cannot be written: the index may be one of another boot
+        with self._open_stream(each.partition, segment.uuid, segment.schema_version) as stream:
+            return stream.spans(each.start, each.end, since, until)
 
     def lost(self, partition: int, asked: int, earliest: int, end: int) -> DataLoss:
         gone = min(earliest, end) - asked

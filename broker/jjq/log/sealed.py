@@ -18,7 +18,7 @@ from jjq import files
 from jjq.errors import DamagedSegment
 from jjq.log import flat
 from jjq.log import format as fmt
-from jjq.log.stream import first_at_least
+from jjq.log.stream import add_span, first_at_least
 from jjq.model import Segment, StagedFile
 
 MAGIC = b"ARROW1\0\0"
@@ -292,6 +292,19 @@ class SealedReader:
                 if found is not None:
                     return self.segment.base + field.first_row + found
         return None
+
+    def spans(self, start: int, end: int, since: int, until: int) -> list[tuple[int, int]]:
+        """What of the offsets `[start, end)` may have a timestamp in `[since, until)` microseconds, by whole batches."""
+        base = self.segment.base
+        found: list[tuple[int, int]] = []
+        for number in range(self._block_of(start - base), len(self._blocks)) if start < end and self._blocks else ():
+            field = self.field(number)
+            first = base + field.first_row
+            if first >= end:
+                break
+            if field.max_ts >= since and field.min_ts < until:
+                add_span(found, max(start, first), min(end, first + field.rows))
+        return found
 
     def verify(self) -> None:
         """Checks the whole file's CRC and every batch."""

@@ -33,6 +33,24 @@ def stream_paths(directory: Path, uuid: str) -> tuple[Path, Path]:
     return directory / f"{uuid}.arrows", directory / f"{uuid}.index"
 
 
+def open_end(directory: Path, uuid: str) -> int | None:
+    """The visible end offset of an active file, of which nothing stays open; None where it is closed, gone, or to be looked
+    at more closely."""
+    try:
+        fd = files.open_ro(stream_paths(directory, uuid)[1])
+    except FileNotFoundError:
+        return None
+    try:
+        count = files.size(fd) // ENTRY_SIZE
+        data = files.pread(fd, ENTRY_SIZE, (count - 1) * ENTRY_SIZE) if count else b""
+    finally:
+        files.close(fd)
+    if len(data) != ENTRY_SIZE or not fmt.entries_hold(data):
+        return None
+    [last] = fmt.unpack_entries(data)
+    return None if last.kind == CLOSE else last.end
+
+
 class StreamReader:
     """Reads one stream file. Threads may share it, but for `close`. `schema` is the physical schema the file was written
     with.
@@ -273,6 +291,24 @@ class StreamReader:
                 return base + found
         return None
 
+    def spans(self, start: int, end: int, since: int, until: int) -> list[tuple[int, int]]:
+        """What of the offsets `[start, end)` may have a timestamp in `[since, until)` microseconds, by whole messages."""
+        count = self.count()
+        at = max(
+            self._find(start + 1, count, lambda entry: entry.end),
+            self._find(since, count, lambda e: 1 << 62 if e.kind == CLOSE else e.run_max_ts),
+        )
+        found: list[tuple[int, int]] = []
+        while at < count:
+            entries = self.entries(at, min(at + _ENTRIES_AT_ONCE, count))
+            at += len(entries)
+            for each in entries:
+                if each.base >= end:
+                    return found
+                if each.kind == BATCH and each.max_ts >= since and each.min_ts < until:
+                    add_span(found, max(start, each.base), min(end, each.end))
+        return found
+
     def verify(self) -> Entry:
         """Reads the whole file; returns its last entry or raises DamagedSegment."""
         last = self.last()
@@ -285,6 +321,14 @@ class StreamReader:
         if head.base + rows != last.end:
             raise self._damaged(last, f"{rows} rows where the index says {last.end - head.base}")
         return last
+
+
+def add_span(spans: list[tuple[int, int]], first: int, last: int) -> None:
+    """Adds `[first, last)` behind spans that lie before it, joined to the last one where they meet."""
+    if spans and spans[-1][1] == first:
+        spans[-1] = (spans[-1][0], last)
+    elif first < last:
+        spans.append((first, last))
 
 
 def first_at_least(batch: pa.RecordBatch, ts: int) -> int | None:

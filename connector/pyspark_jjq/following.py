@@ -1,0 +1,101 @@
+"""Subscribers that follow a query: what it has committed, visible outside Spark as the lag of a durable cursor."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from jjq.errors import (
+    InvalidArgument,
+    SubscriberBusy,
+    SubscriberExists,
+    SubscriberNotFound,
+    TopicDeleted,
+)
+from jjq.model import check_name
+from pyspark_jjq.choice import Choice
+from pyspark_jjq.offsets import Offsets, TopicPositions
+from pyspark_jjq.stores import find_topic, open_store
+
+if TYPE_CHECKING:
+    from jjq import Subscriber, Topic
+
+log = logging.getLogger("jjq.spark")
+
+
+class Follower:
+    """The subscribers of one query: one named as the option says where it reads one topic that is named, else one for each
+    topic, `name:topic`. They are only moved, never read: where a query begins is in its checkpoint."""
+
+    def __init__(self, path: str, name: str, choice: Choice) -> None:
+        self._path, self._name = path, name
+        self._alone = choice.pattern is None and len(choice.names) == 1
+        self._subscribers: dict[str, Subscriber] = {}  # by topic id
+        self._at: dict[str, TopicPositions] = {}
+        self._busy: set[str] = set()
+
+    def follow(self, at: Offsets) -> None:
+        """Moves the subscribers to where the query stands; makes those that are missing. Back, too: a query that was begun
+        anew reads again.
+
+        Raises InvalidArgument where a subscriber of the name belongs to another topic, StoreReadOnly.
+        """
+        for topic, positions in at.topics.items():
+            if positions.gone or self._at.get(topic) == positions:
+                continue
+            try:
+                self._move(topic, positions)
+            except TopicDeleted:
+                continue  # whether that is loss, those decide who read it
+            except SubscriberBusy:
+                self._say_busy(topic)
+                continue
+            self._at[topic] = positions
+
+    def name_for(self, topic: str) -> str:
+        """The name of a topic's subscriber. (`#`, as in `t#ephemeral`, is for topics only.)"""
+        if self._alone:
+            return self._name
+        return check_name(f"{self._name}:{topic.replace('#', ':')}", "subscriber")
+
+    def _move(self, name: str, positions: TopicPositions) -> None:
+        topic = find_topic(open_store(self._path), name)
+        if topic is None or topic.id != positions.id:
+            return
+        # Retention may have passed a query that waits, and a store that was put back may end before it.
+        start = {
+            each.partition: min(max(positions.partitions[each.partition].offset, each.start), each.end)
+            for each in topic.offsets()
+            if each.partition in positions.partitions
+        }
+        known = self._subscribers.get(topic.id)
+        if known is not None:
+            try:
+                known.seek(start)
+                return
+            except SubscriberNotFound:  # deleted meanwhile; it is made again
+                pass
+        made = self._subscribers[topic.id] = self._make(topic, start)
+        made.seek(start)
+
+    def _make(self, topic: Topic, start: dict[int, int]) -> Subscriber:
+        name = self.name_for(topic.name)
+        # Partitions that the query does not read (assign) are where they end: nothing of them waits for it.
+        everywhere = {each.partition: each.end for each in topic.offsets()} | start
+        try:
+            return open_store(self._path).create_subscriber(
+                topic.name, name, start=everywhere, on_data_loss="skip", exist_ok=True
+            )
+        except SubscriberExists as error:
+            raise InvalidArgument(
+                f"subscriber {name!r} is of another topic than {topic.name!r}, so it cannot follow this query; "
+                "name another with the option subscriber, or delete it with `jjq subscriber delete`"
+            ) from error
+
+    def _say_busy(self, topic: str) -> None:
+        if topic not in self._busy:
+            self._busy.add(topic)
+            log.warning(
+                "subscriber %r is polled by a consumer, so it does not follow the query; name one that nobody polls",
+                self.name_for(topic),
+            )

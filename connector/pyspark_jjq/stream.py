@@ -1,0 +1,280 @@
+"""A stream of topics: where it stands, how far the next micro-batch goes, what its tasks read.
+
+One of these lives in a Python process of its own for as long as its query runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from jjq.errors import InvalidArgument, TopicDeleted
+from pyspark_jjq import limits, ranges
+from pyspark_jjq.edges import LATEST, Bound
+from pyspark_jjq.following import Follower
+from pyspark_jjq.offsets import Offsets, Position, TopicPositions
+from pyspark_jjq.options import SourceOptions
+from pyspark_jjq.reader import partitions_of, read_slices
+from pyspark_jjq.stores import TopicView, find_topic, let_go, look, look_at, open_store, patiently
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from jjq import Topic
+    from jjq.model import PartitionOffsets, Slice
+    from pyspark_jjq.rows import Rows
+
+# An idle query asks for the end about every 15 ms. It may spend a tenth of a core on that, and answers within 0.2 s.
+IDLE_SHARE = 10
+IDLE_PAUSE_MAX_S = 0.2
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream of topics. Its state lives in Spark's checkpoint (see offsets); what is kept here is only a cache."""
+
+    def __init__(self, options: SourceOptions, rows: Rows, topics: Sequence[Topic]) -> None:
+        """`topics` are those there are now, whose records have these rows."""
+        self.options = options
+        self.rows = rows
+        self.policy = ranges.LossPolicy(options.fail_on_data_loss)
+        self._pace = limits.Pace(options)
+        self._fitting = {topic.id for topic in topics}
+        self._follower: Follower | None = None
+        self._initial: Offsets | None = None
+        self._seen: Offsets | None = None  # the ends as of the last look
+        self._target: Offsets | None = None  # where an AvailableNow query ends
+        self._idle_until = 0.0
+
+    # --- where the stream stands
+
+    def initialOffset(self) -> dict[str, object]:
+        if self._initial is None:  # Spark asks twice, and "latest" must not move in between
+            self._initial = patiently(lambda: self._resolve(self.options.starting or LATEST, end=False))
+        return self._initial.to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = patiently(lambda: self._resolve(self.options.ending or LATEST, end=True))
+
+    def _resolve(self, bound: Bound, *, end: bool) -> Offsets:
+        views = look(self.options.path, self.options.choice, all_there=True)
+        ranges.check_topics(bound, views, self.options, end=end)
+        return Offsets({name: ranges.resolve(view, bound, self.options, end=end) for name, view in views.items()})
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        rows = self._pace.most_rows
+        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+
+    def reportLatestOffset(self) -> dict[str, object] | None:
+        """The ends that the last look saw, without limits: as with Kafka's source, progress asks nobody anew."""
+        return None if self._seen is None else self._seen.to_json()
+
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
+        """The end of the next micro-batch: the very same as `start` where nothing is new."""
+        self._pause_while_idle()
+        began = time.monotonic()
+        at = Offsets.from_json(start)
+        self._follow(
+            at
+        )  # what came before is done: the last micro-batch, too, which Spark does not tell until the next
+        end = patiently(lambda: self._advance(at, limit))
+        if end == at:
+            cost = time.monotonic() - began
+            self._idle_until = time.monotonic() + min(cost * IDLE_SHARE, IDLE_PAUSE_MAX_S)
+            return start
+        self._idle_until = 0.0
+        return end.to_json()
+
+    def _pause_while_idle(self) -> None:
+        # The wait comes before the look, so an answer is never older than the question: processAllAvailable relies
+        # on seeing what was pushed before it was called.
+        pause = self._idle_until - time.monotonic()
+        if pause > 0:
+            time.sleep(pause)
+
+    def _advance(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        if self.options.ending is not None and self._target is None:
+            raise InvalidArgument(
+                "an ending in a stream needs .trigger(availableNow=True), under which the query stops there; "
+                "add the trigger, or remove the ending option"
+            )
+        views = look(self.options.path, self.options.choice)
+        self._check_rows(views)
+        self._seen = Offsets({name: ranges.positions(view, end=True) for name, view in views.items()})
+        # What is not there now stays in: without it, it would be read again from the start when it comes back.
+        reached = {**start.topics, **self._gone(start, views)}
+        waiting: dict[limits.Partition, int] = {}
+        bases: dict[limits.Partition, Position] = {}
+        for name, view in views.items():
+            if not self._is_due(view):
+                continue
+            begin = self._begin(start, view)
+            for p, each in view.offsets.items():
+                at = begin[p] = self._still_there(view, each, begin[p])
+                last = self._last(view, each)
+                if at.offset < min(each.start, last):
+                    # What is gone is passed even if nothing is left behind it, for who plans the micro-batch to say.
+                    at = begin[p] = Position(min(each.start, last), each.lineage)
+                bases[name, p] = Position(at.offset, each.lineage)
+                waiting[name, p] = max(0, last - at.offset)
+            reached[name] = TopicPositions(view.id, begin)
+        shares: Mapping[limits.Partition, int] = waiting
+        if not isinstance(limit, ReadAllAvailable):
+            if self._target is None and self._pace.holds_back(sum(waiting.values())):
+                return start
+            if any(waiting.values()):
+                before = sum(at.offset for topic in reached.values() for at in topic.partitions.values())
+                shares = self._pace.admit(waiting, before, lambda rows: self._runs(views, bases, rows))
+        for (name, p), rows in shares.items():
+            if rows > 0:
+                onward = {**reached[name].partitions, p: Position(bases[name, p].offset + rows, bases[name, p].lineage)}
+                reached[name] = replace(reached[name], partitions=onward)
+        return Offsets(reached)
+
+    def _check_rows(self, views: Mapping[str, TopicView]) -> None:
+        """Topics that came, or were made again, since the query began must have its rows."""
+        for name, view in views.items():
+            if view.id not in self._fitting:
+                topic = find_topic(open_store(self.options.path), name)
+                if topic is not None and topic.id == view.id:
+                    self.rows.check(topic)
+                    self._fitting.add(view.id)
+
+    def _gone(self, start: Offsets, views: Mapping[str, TopicView]) -> dict[str, TopicPositions]:
+        """The topics that were read and are not there any more, after saying so once."""
+        found = {}
+        for name in self.options.choice.names or start.topics:
+            known = start.topics.get(name)
+            if name in views or not self.options.choice.wants(name) or (known is not None and known.gone):
+                continue
+            self.policy.lost(f"topic {name!r} is gone: it was deleted", topic=name)
+            if known is not None:
+                found[name] = replace(known, gone=True)
+        return found
+
+    def _is_due(self, view: TopicView) -> bool:
+        """An AvailableNow query leaves what came after its end was fixed to the next run: else it might never end."""
+        if self._target is None:
+            return True
+        fixed = self._target.topics.get(view.name)
+        return fixed is not None and fixed.id == view.id
+
+    def _begin(self, start: Offsets, view: TopicView) -> dict[int, Position]:
+        """Where the next micro-batch begins in each partition: the earliest, where nothing was read before."""
+        earliest = ranges.positions(view, end=False).partitions
+        known = start.topics.get(view.name)
+        if known is None:
+            return dict(earliest)
+        if known.id != view.id:
+            if not known.gone:
+                self._recreated(view.name, known.id, view.id)
+            return dict(earliest)
+        return {**earliest, **known.partitions}
+
+    def _still_there(self, view: TopicView, now: PartitionOffsets, at: Position) -> Position:
+        """`at`, or where it goes on after the end of the partition was moved back."""
+        again = ranges.overtaken(view, now.partition, at) if at.lineage < now.lineage else None
+        if again is None and at.offset <= now.end:
+            return at
+        onward = now.end if again is None else again
+        self._moved_back(view.name, now.partition, at, onward)
+        return Position(onward, now.lineage)
+
+    def _last(self, view: TopicView, now: PartitionOffsets) -> int:
+        """The end of a partition, or less where an AvailableNow query has fixed it."""
+        if self._target is None:
+            return now.end
+        fixed = self._target.topics[view.name].partitions
+        return min(now.end, fixed[now.partition].offset) if now.partition in fixed else 0
+
+    def _runs(
+        self, views: Mapping[str, TopicView], bases: Mapping[limits.Partition, Position], rows: limits.Rows
+    ) -> limits.Runs:
+        """How large what waits is: (rows, bytes) segment by segment, what is lost as rows of no size."""
+        found: dict[limits.Partition, list[tuple[int, int]]] = {}
+        for (name, p), count in rows.items():
+            at, end = bases[name, p].offset, bases[name, p].offset + count
+            runs = found[name, p] = []
+            try:
+                slices = views[name].reader.plan(p, at, end, skip_lost=True)
+            except TopicDeleted:
+                slices = []
+            for each in slices:
+                runs += [(each.start - at, 0)] if each.start > at else []
+                runs.append((each.end - each.start, each.bytes))
+                at = each.end
+            runs += [(end - at, 0)] if end > at else []
+        let_go(views[name] for name, _ in rows)
+        return found
+
+    def _recreated(self, name: str, old: str, new: str) -> None:
+        self.policy.lost(
+            f"topic {name!r} was deleted and made again: this query read the one with id {old}, there is now {new}, "
+            "and what was left to read of the old one is gone",
+            topic=name,
+            id=new,
+        )
+
+    def _moved_back(self, name: str, partition: int, at: Position, onward: int) -> None:
+        self.policy.lost(
+            f"this query has read partition {partition} of topic {name!r} up to offset {at.offset}, and its end was "
+            f"moved back to {onward}: records were lost, in a power cut or because an older copy of the store was put "
+            "in place",
+            topic=name,
+            partition=partition,
+            asked=at.offset,
+            earliest=onward,
+            lost=at.offset - onward,
+        )
+
+    # --- what is done
+
+    def commit(self, end: dict[str, object]) -> None:
+        self._follow(Offsets.from_json(end))
+
+    def _follow(self, at: Offsets) -> None:
+        if self.options.subscriber is None:
+            return
+        if self._follower is None:
+            self._follower = Follower(self.options.path, self.options.subscriber, self.options.choice)
+        follower = self._follower
+        patiently(lambda: follower.follow(at))
+
+    # --- a micro-batch
+
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
+        if start == end:  # Spark asks so at a restart
+            return []
+        begin, until = Offsets.from_json(start), Offsets.from_json(end)
+        return patiently(lambda: self._plan(begin, until))
+
+    def _plan(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+        """What lies between, of whatever topics and partitions that is: a micro-batch that is tried again after a restart
+        has the same rows even if the options choose others now."""
+        changed = {name: last for name, last in end.topics.items() if start.topics.get(name) != last and not last.gone}
+        views = look_at(self.options.path, list(changed))
+        slices: list[list[Slice]] = []
+        for name, last in changed.items():
+            view = views.get(name)
+            if view is None:
+                self.policy.lost(f"topic {name!r} is gone: it was deleted", topic=name)
+                continue
+            if view.id != last.id:
+                self._recreated(name, last.id, view.id)
+                continue
+            first = start.topics.get(name)
+            begin = first.partitions if first is not None and first.id == last.id else {}
+            earliest = ranges.positions(view, end=False).partitions
+            for p, at in sorted(last.partitions.items()):
+                since = begin.get(p, earliest[p])
+                if since != at:
+                    slices.append(ranges.plan(view, p, since, at, self.policy))
+        let_go(views.values())
+        return partitions_of(self.options, slices)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_slices(self.options, self.rows, self.policy, partition.value)

@@ -1,0 +1,51 @@
+"""What people write as the value of an option, read as names, numbers and JSON. Every error says what to write."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jjq.errors import InvalidArgument
+
+LONG_MAX = 2**63 - 1  # Spark keeps offsets and limits as JVM longs
+
+
+def nearest(name: str, names: Sequence[str]) -> str:
+    """A sentence part that names the closest of `names`, or all of them when nothing is close."""
+    lowered = {each.lower(): each for each in names}
+    close = difflib.get_close_matches(name.lower(), lowered, n=1)
+    if close:
+        return f"did you mean {lowered[close[0]]}?"
+    return "there are: " + ", ".join(names) if names else "there are none"
+
+
+def names_in(given: Mapping[str, str], option: str) -> tuple[str, ...] | None:
+    """A list of names separated by commas; None where the option is not given."""
+    text = given.get(option.lower())
+    if text is None:
+        return None
+    names = tuple(part.strip() for part in text.split(","))
+    if not all(names):
+        raise InvalidArgument(f"{option} is a list of names separated by commas, without empty ones, not {text!r}")
+    if len(set(names)) != len(names):
+        raise InvalidArgument(f"{option} names something twice: {text!r}")
+    return names
+
+
+def json_object(text: str, option: str, wanted: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text, object_pairs_hook=_no_repeats)
+    except ValueError as error:
+        raise InvalidArgument(f"{option} is {wanted}, not {text!r} ({error})") from None
+    if not isinstance(value, dict):
+        raise InvalidArgument(f"{option} is {wanted}, not {text!r}")
+    return value
+
+
+def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise ValueError("a name stands there twice")
+    return value

@@ -1,0 +1,188 @@
+"""What only a running Spark shows of the source's options: topics that appear, limits together, subscribers, filters."""
+
+import datetime as dt
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+import jjq
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[jjq.Store]:
+    with jjq.open(tmp_path / "store") as opened:
+        yield opened
+
+
+class Stream:
+    """A streaming query whose micro-batches are kept in order; `start` begins it anew from the same checkpoint."""
+
+    def __init__(self, spark: SparkSession, store: jjq.Store, tmp_path: Path, **options: Any) -> None:
+        self.spark, self.store, self.options = spark, store, options
+        self.checkpoint = tmp_path / "checkpoint"
+        self.batches: list[list[Row]] = []
+
+    def start(self, **trigger: Any) -> StreamingQuery:
+        frame = self.spark.readStream.format("jjq").options(**self.options).load(str(self.store.path))
+        writer = frame.writeStream.foreachBatch(lambda batch, _: self.batches.append(batch.collect()))
+        writer = writer.option("checkpointLocation", str(self.checkpoint))
+        return (writer.trigger(**trigger) if trigger else writer).start()
+
+    def run_available(self) -> list[int]:
+        """How many rows each micro-batch with rows of one AvailableNow run had."""
+        self.batches.clear()
+        self.start(availableNow=True).awaitTermination()
+        return [len(batch) for batch in self.batches if batch]
+
+    @property
+    def read(self) -> list[tuple[str, int]]:
+        return sorted((row.topic, row.offset) for batch in self.batches for row in batch)
+
+
+def lag(store: jjq.Store, name: str) -> int:
+    return sum(each.records for each in store.subscriber(name).lag())
+
+
+def test_a_topic_that_appears_while_a_stream_runs_is_read_from_its_beginning(
+    spark: SparkSession, store: jjq.Store, tmp_path: Path
+) -> None:
+    stream = Stream(spark, store, tmp_path, subscribePattern="log-.*", subscriber="query")
+    query = stream.start()
+    try:
+        query.processAllAvailable()
+        assert stream.read == []
+        for name in ("log-b", "other", "log-a"):
+            store.create_topic(name, timestamps="producer" if name == "log-a" else "broker").push_many([b"x", b"y"])
+            query.processAllAvailable()
+        assert stream.read == [("log-a", 0), ("log-a", 1), ("log-b", 0), ("log-b", 1)]
+        kinds = {row.topic: row.timestampType for batch in stream.batches for row in batch}
+        assert kinds == {"log-a": 0, "log-b": 1}
+        assert [each.name for each in store.subscribers()] == ["query:log-a", "query:log-b"]
+        assert [lag(store, each.name) for each in store.subscribers()] == [0, 0]
+    finally:
+        query.stop()
+
+
+def test_available_now_ends_with_three_limits_and_takes_its_subscriber_along(
+    spark: SparkSession, store: jjq.Store, tmp_path: Path
+) -> None:
+    topic = store.create_topic("t", partitions=2)
+    for p in (0, 1):
+        topic.push_many([b"x" * 1000] * 10, partition=p)
+    stream = Stream(
+        spark, store, tmp_path, subscribe="t", startingOffsets="earliest", subscriber="query",
+        maxOffsetsPerTrigger=8, maxBytesPerTrigger=6500, minOffsetsPerTrigger=5, maxTriggerDelay="1h",
+    )  # fmt: skip
+    sizes = stream.run_available()
+    assert sum(sizes) == 20
+    assert max(sizes) == 6
+    assert stream.read == sorted(("t", offset) for offset in range(10) for _ in (0, 1))
+    assert lag(store, "query") == 0
+    topic.push(b"one is fewer than the minimum, and AvailableNow does not wait for more")
+    assert lag(store, "query") == 1
+    assert stream.run_available() == [1]
+    assert lag(store, "query") == 0
+
+
+def test_a_running_stream_waits_for_its_minimum(spark: SparkSession, store: jjq.Store, tmp_path: Path) -> None:
+    topic = store.create_topic("t")
+    topic.push(b"first")
+    stream = Stream(
+        spark, store, tmp_path, subscribe="t", startingOffsets="earliest", minOffsetsPerTrigger=3, maxTriggerDelay="1h"
+    )
+    query = stream.start()
+    try:
+        query.processAllAvailable()
+        for seen, value in ((1, b"a"), (1, b"b"), (4, b"c")):
+            topic.push(value)
+            query.processAllAvailable()
+            assert len(stream.read) == seen
+    finally:
+        query.stop()
+
+
+def test_assigned_partitions_are_read_and_no_others(spark: SparkSession, store: jjq.Store) -> None:
+    topic = store.create_topic("t", partitions=3)
+    for p in range(3):
+        topic.push_many([b"x"] * (p + 1), partition=p)
+    frame = spark.read.format("jjq").option("assign", '{"t":[0,2]}').load(str(store.path))
+    assert frame.groupBy("partition").count().orderBy("partition").collect() == [
+        Row(partition=0, count=1),
+        Row(partition=2, count=3),
+    ]
+
+
+# --- filters
+
+
+@pytest.fixture
+def hours(store: jjq.Store) -> jjq.Topic:
+    """Ten hours of a record a minute, each hour in a segment of its own."""
+    topic = store.create_topic("t", schema=pa.schema([("minute", pa.int64())]), timestamps="producer")
+    for hour in range(10):
+        minutes = range(hour * 60, hour * 60 + 60)
+        at = [dt.datetime(2013, 1, 1, 10, tzinfo=dt.UTC) + dt.timedelta(minutes=i) for i in minutes]
+        topic.push_many([{"minute": i} for i in minutes], timestamps=at)
+        store.alter_topic("t", segment_bytes=(64 << 20) + hour)  # ends the segment
+    return topic
+
+
+def read(spark: SparkSession, store: jjq.Store) -> DataFrame:
+    options = {"topic": "t", "metadata": "_topic,_partition,_offset,_timestamp"}
+    return spark.read.format("jjq").options(**options).load(str(store.path))
+
+
+CONDITIONS = [
+    "_timestamp >= '2013-01-01 13:00:00' AND _timestamp < '2013-01-01 14:00:00'",
+    "_timestamp BETWEEN '2013-01-01 13:00:00' AND '2013-01-01 13:59:00'",
+    "_offset BETWEEN 180 AND 239",
+    "_offset >= 180 AND minute < 240 AND _offset < 240",
+    "_topic = 't' AND _partition IN (0) AND _offset > 179 AND _offset <= 239",
+]
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_filters_keep_what_they_leave_out_unread(
+    spark: SparkSession, store: jjq.Store, hours: jjq.Topic, condition: str
+) -> None:
+    """The files of all other hours are taken away, so a read that touches one of them fails."""
+    spark.conf.set(PUSHDOWN, "true")
+    try:
+        for segment in hours.segments():
+            if segment.rows and not 180 <= segment.start < 240:
+                Path(segment.path).unlink()
+        found = read(spark, store).where(condition)
+        assert [row.minute for row in found.orderBy("minute").collect()] == list(range(180, 240))
+        with pytest.raises(Exception, match="DamagedSegment"):
+            read(spark, store).where("minute >= 180").collect()
+    finally:
+        spark.conf.unset(PUSHDOWN)
+
+
+@pytest.mark.parametrize("enabled", ["true", "false"])
+@pytest.mark.parametrize(
+    ("condition", "minutes"),
+    [
+        *((condition, list(range(180, 240))) for condition in CONDITIONS),
+        ("_partition <> 0", []),
+        ("_topic LIKE 't%' AND _offset IN (3, 5)", [3, 5]),
+        ("_offset IS NULL", []),
+        ("_timestamp = '2013-01-01 10:01:00'", [1]),
+        ("_offset = 7 OR _timestamp = '2013-01-01 10:01:00'", [1, 7]),
+    ],
+)
+def test_rows_are_the_same_whether_filters_are_pushed_or_not(
+    spark: SparkSession, store: jjq.Store, hours: jjq.Topic, condition: str, minutes: list[int], enabled: str
+) -> None:
+    spark.conf.set(PUSHDOWN, enabled)
+    try:
+        assert [row.minute for row in read(spark, store).where(condition).orderBy("minute").collect()] == minutes
+    finally:
+        spark.conf.unset(PUSHDOWN)

@@ -29,7 +29,7 @@ def open_rw(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
 
-def open_ro(path: Path) -> int:
+def open_ro(path: Path | str) -> int:
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 

@@ -33,11 +33,11 @@ def stream_paths(directory: Path, uuid: str) -> tuple[Path, Path]:
     return directory / f"{uuid}.arrows", directory / f"{uuid}.index"
 
 
-def open_end(directory: Path, uuid: str) -> int | None:
-    """The visible end offset of an active file, of which nothing stays open; None where it is closed, gone, or to be looked
-    at more closely."""
+def open_end(index: str) -> int | None:
+    """The visible end offset of an active file by its index, which does not stay open; None where it is closed, gone, or to
+    be looked at more closely."""
     try:
-        fd = files.open_ro(stream_paths(directory, uuid)[1])
+        fd = files.open_ro(index)
     except FileNotFoundError:
         return None
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import operator
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -43,18 +42,6 @@ _TESTS: dict[type[Filter], Callable[[Any, Any], bool]] = {
     StringEndsWith: str.endswith,
     StringContains: operator.contains,
 }
-
-_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
-
-
-def spark_pushes() -> bool:
-    """Whether this process is the one in which Spark pushes filters: it starts it where the conf
-    `spark.sql.python.filterPushdown.enabled` is true and the query has filters.
-
-    A reader that takes filters is an error in any other process, and the session's conf is in none of them.
-    """
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return _WORKER in sys.modules or (main is not None and main.name == _WORKER)
 
 
 @dataclass(frozen=True, slots=True)

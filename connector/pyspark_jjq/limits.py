@@ -32,7 +32,7 @@ class Pace:
     @property
     def most_rows(self) -> int | None:
         """What Spark is told, which knows one limit a source; None where there is none at all."""
-        if self._most_rows is self._most_bytes is self._least_rows is None:
+        if (self._most_rows, self._most_bytes, self._least_rows) == (None, None, None):
             return None
         return self._most_rows or LONG_MAX
 

@@ -50,6 +50,7 @@ SOURCE_OPTIONS = (
     Option("maxTriggerDelay", "15m", "how long minOffsetsPerTrigger may keep rows waiting after the last micro-batch"),
     Option("minPartitions", "-", "how many tasks a batch should have at least, for more cores than the driver's"),
     Option("maxRecordsPerPartition", "-", "the most rows that one task reads"),
+    Option("pushDownPredicate", "false", "batches: filters decide what is read at all; see docs/spark.md before use"),
     Option("columns", "all", "the only columns to read, separated by commas"),
     Option("metadata", "-", f"for topics with a schema, which of {','.join(METADATA_COLUMNS)} to add"),
     Option("includeHeaders", "false", "adds the headers column"),
@@ -91,6 +92,7 @@ class SourceOptions:
     metadata: tuple[str, ...] = ()
     include_headers: bool = False
     subscriber: str | None = None
+    push_down_predicate: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +134,7 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
         columns=names_in(given, "columns"),
         metadata=_metadata(given),
         include_headers=_bool(given, "includeHeaders", False),
+        push_down_predicate=_bool(given, "pushDownPredicate", False),
         subscriber=check_name(given["subscriber"], "subscriber") if "subscriber" in given else None,
     )
 

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from jjq.config import TopicConfig
 from jjq.errors import DataLoss, InvalidArgument, TopicDeleted
 from pyspark_jjq import ranges
-from pyspark_jjq.filters import Narrowing, narrow, spark_pushes
+from pyspark_jjq.filters import Narrowing, narrow
 from pyspark_jjq.options import SourceOptions
 from pyspark_jjq.planning import remaining, tasks
 from pyspark_jjq.rows import TIMESTAMP_TYPES
@@ -148,7 +148,11 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringReader(BatchReader):
-    """A batch read to which Spark pushes filters."""
+    """A batch read to which Spark pushes filters.
+
+    Only where the option asks for it. Spark 4.3 keeps one plan of a Python source for each DataFrame that was loaded: where
+    one is used with several filters, in one query or after one another, all of them get the rows of the last.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self.narrowing, rest = narrow(filters, self.rows.kafka)
@@ -156,4 +160,5 @@ class FilteringReader(BatchReader):
 
 
 def batch_reader(options: SourceOptions, rows: Rows) -> BatchReader:
-    return FilteringReader(options, rows) if spark_pushes() else BatchReader(options, rows)
+    """Spark refuses a reader that takes filters where its conf for that is off, and names the conf."""
+    return FilteringReader(options, rows) if options.push_down_predicate else BatchReader(options, rows)

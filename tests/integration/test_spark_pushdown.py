@@ -18,8 +18,8 @@ TIME = pa.timestamp("us", "UTC")
 
 
 def filtering(store: jjq.Store, filters: list[Filter], **options: Any) -> tuple[FilteringReader, list[Filter]]:
-    plain = batch(store, **options)
-    reader = FilteringReader(plain.options, plain.rows)
+    reader = batch(store, pushDownPredicate="true", **options)
+    assert isinstance(reader, FilteringReader)
     return reader, list(reader.pushFilters(filters))
 
 
@@ -194,3 +194,10 @@ def test_options_bound_what_filters_leave(store: jjq.Store) -> None:
     topic.push_many(number(10))
     reader, _ = filtering(store, [GreaterThanOrEqual(("offset",), 2)], endingOffsets='{"t":{"0":5}}')
     assert [row["offset"] for row in rows(reader, reader.partitions())] == [2, 3, 4]
+
+
+def test_a_reader_takes_filters_only_where_the_option_asks_for_it(store: jjq.Store) -> None:
+    """Spark fails one that takes them where its conf is off, and where a DataFrame is used twice it would be wrong."""
+    store.create_topic("t")
+    assert type(batch(store)) is BatchReader
+    assert type(batch(store, pushDownPredicate="false")) is BatchReader

@@ -134,9 +134,20 @@ def hours(store: jjq.Store) -> jjq.Topic:
     return topic
 
 
-def read(spark: SparkSession, store: jjq.Store) -> DataFrame:
-    options = {"topic": "t", "metadata": "_topic,_partition,_offset,_timestamp"}
+@pytest.fixture
+def pushing(spark: SparkSession) -> Iterator[SparkSession]:
+    spark.conf.set(PUSHDOWN, "true")
+    yield spark
+    spark.conf.unset(PUSHDOWN)
+
+
+def read(spark: SparkSession, store: jjq.Store, **more: Any) -> DataFrame:
+    options = {"topic": "t", "metadata": "_topic,_partition,_offset,_timestamp", **more}
     return spark.read.format("jjq").options(**options).load(str(store.path))
+
+
+def minutes_of(frame: DataFrame) -> list[int]:
+    return sorted(row.minute for row in frame.collect())
 
 
 CONDITIONS = [
@@ -150,23 +161,19 @@ CONDITIONS = [
 
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_filters_keep_what_they_leave_out_unread(
-    spark: SparkSession, store: jjq.Store, hours: jjq.Topic, condition: str
+    pushing: SparkSession, store: jjq.Store, hours: jjq.Topic, condition: str
 ) -> None:
     """The files of all other hours are taken away, so a read that touches one of them fails."""
-    spark.conf.set(PUSHDOWN, "true")
-    try:
-        for segment in hours.segments():
-            if segment.rows and not 180 <= segment.start < 240:
-                Path(segment.path).unlink()
-        found = read(spark, store).where(condition)
-        assert [row.minute for row in found.orderBy("minute").collect()] == list(range(180, 240))
-        with pytest.raises(Exception, match="DamagedSegment"):
-            read(spark, store).where("minute >= 180").collect()
-    finally:
-        spark.conf.unset(PUSHDOWN)
+    for segment in hours.segments():
+        if segment.rows and not 180 <= segment.start < 240:
+            Path(segment.path).unlink()
+    found = read(pushing, store, pushDownPredicate=True).where(condition)
+    assert minutes_of(found) == list(range(180, 240))
+    with pytest.raises(Exception, match="DamagedSegment"):
+        read(pushing, store, pushDownPredicate=True).where("minute >= 180").collect()
 
 
-@pytest.mark.parametrize("enabled", ["true", "false"])
+@pytest.mark.parametrize("push", [True, False])
 @pytest.mark.parametrize(
     ("condition", "minutes"),
     [
@@ -179,10 +186,44 @@ def test_filters_keep_what_they_leave_out_unread(
     ],
 )
 def test_rows_are_the_same_whether_filters_are_pushed_or_not(
-    spark: SparkSession, store: jjq.Store, hours: jjq.Topic, condition: str, minutes: list[int], enabled: str
+    pushing: SparkSession, store: jjq.Store, hours: jjq.Topic, condition: str, minutes: list[int], push: bool
 ) -> None:
-    spark.conf.set(PUSHDOWN, enabled)
-    try:
-        assert [row.minute for row in read(spark, store).where(condition).orderBy("minute").collect()] == minutes
-    finally:
-        spark.conf.unset(PUSHDOWN)
+    assert minutes_of(read(pushing, store, pushDownPredicate=push).where(condition)) == minutes
+
+
+def test_one_dataframe_may_have_many_filters_where_none_is_pushed(
+    pushing: SparkSession, store: jjq.Store, hours: jjq.Topic
+) -> None:
+    frame = read(pushing, store)
+    first, second = frame.where("_offset < 3"), frame.where("_offset BETWEEN 5 AND 6")
+    assert minutes_of(first.union(second)) == [0, 1, 2, 5, 6]
+    assert (minutes_of(first), minutes_of(second), frame.count()) == ([0, 1, 2], [5, 6], 600)
+
+
+def test_each_pushed_filter_has_a_dataframe_of_its_own(
+    pushing: SparkSession, store: jjq.Store, hours: jjq.Topic
+) -> None:
+    first, second = (
+        read(pushing, store, pushDownPredicate=True).where(condition)
+        for condition in ("_offset < 3", "_offset BETWEEN 5 AND 6")
+    )
+    assert minutes_of(first.union(second)) == [0, 1, 2, 5, 6]
+    assert (minutes_of(first), minutes_of(second), minutes_of(first)) == ([0, 1, 2], [5, 6], [0, 1, 2])
+
+
+def test_filters_that_spark_does_not_push_are_not_promised(
+    spark: SparkSession, store: jjq.Store, hours: jjq.Topic
+) -> None:
+    with pytest.raises(Exception, match=PUSHDOWN.replace(".", r"\.")):
+        read(spark, store, pushDownPredicate=True).where("_offset < 3").collect()
+
+
+def test_a_dataframe_is_planned_when_it_is_first_used(spark: SparkSession, store: jjq.Store) -> None:
+    topic = store.create_topic("t", schema=pa.schema([("minute", pa.int64())]))
+    topic.push({"minute": 1})
+    frame = read(spark, store)
+    topic.push({"minute": 2})
+    assert minutes_of(frame) == [1, 2]
+    topic.push({"minute": 3})
+    assert minutes_of(frame) == [1, 2]
+    assert minutes_of(read(spark, store)) == [1, 2, 3]

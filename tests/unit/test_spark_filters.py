@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 )
 
 from jjq.clock import from_us, to_us
-from pyspark_jjq.filters import HIGHEST, LOWEST, Narrowing, narrow, spark_pushes
+from pyspark_jjq.filters import HIGHEST, LOWEST, Narrowing, narrow
 
 EPOCH_US = 1_357_034_400_000_000
 COMPARISONS: dict[type[Any], Any] = {
@@ -165,7 +165,3 @@ def test_nothing_is_narrowed_without_filters() -> None:
     found, rest = narrow([], kafka=True)
     assert (found, rest, found.by_time, found.has("t", 0)) == (Narrowing(), [], False, True)
     assert (found.first, found.last) == (LOWEST, HIGHEST)
-
-
-def test_this_process_is_not_sparks_worker_for_filters() -> None:
-    assert spark_pushes() is False

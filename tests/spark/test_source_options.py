@@ -70,6 +70,19 @@ def test_a_topic_that_appears_while_a_stream_runs_is_read_from_its_beginning(
         query.stop()
 
 
+def test_a_topic_that_appears_while_a_query_is_stopped_is_read_too(
+    spark: SparkSession, store: jjq.Store, tmp_path: Path
+) -> None:
+    """The offsets that were given name the topics of the first start; at a restart the checkpoint wins over them."""
+    store.create_topic("log-a").push_many([b"x", b"y"])
+    stream = Stream(spark, store, tmp_path, subscribePattern="log-.*", startingOffsets='{"log-a":{"0":1}}')
+    assert stream.run_available() == [1]
+    store.create_topic("log-b").push_many([b"x", b"y"])
+    store.topic("log-a").push(b"z")
+    stream.run_available()
+    assert stream.read == [("log-a", 2), ("log-b", 0), ("log-b", 1)]
+
+
 def test_available_now_ends_with_three_limits_and_takes_its_subscriber_along(
     spark: SparkSession, store: jjq.Store, tmp_path: Path
 ) -> None:

@@ -82,6 +82,14 @@ def test_every_spark_option_is_documented_with_its_default() -> None:
         assert rows == {each.name: each.default for each in wanted}
 
 
+def test_every_spark_option_has_its_place_beside_kafkas() -> None:
+    options = pytest.importorskip("pyspark_jjq.options", reason="pyspark is not installed")
+    text = page("docs/kafka.md")
+    assert [
+        each.name for each in (*options.SOURCE_OPTIONS, *options.SINK_OPTIONS) if not is_named(each.name, text)
+    ] == []
+
+
 MODULES = sorted(
     path.relative_to(source).as_posix()
     for source in (ROOT / "broker" / "jjq", ROOT / "connector" / "pyspark_jjq")

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 # An idle query asks for the end about every 15 ms. It may spend a tenth of a core on that, and answers within 0.2 s.
 IDLE_SHARE = 10
 IDLE_PAUSE_MAX_S = 0.2
+# How far a backlog is looked at first where bytes count, and four times as far each time that is not enough.
+FIRST_STEP_ROWS = 4096
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -195,21 +197,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, views: Mapping[str, TopicView], bases: Mapping[limits.Partition, Position], rows: limits.Rows
     ) -> limits.Runs:
         """How large what waits is: (rows, bytes) segment by segment, what is lost as rows of no size."""
-        found: dict[limits.Partition, list[tuple[int, int]]] = {}
-        for (name, p), count in rows.items():
-            at, end = bases[name, p].offset, bases[name, p].offset + count
-            runs = found[name, p] = []
+        found = {
+            (name, p): self._runs_of(views[name], p, bases[name, p].offset, bases[name, p].offset + count)
+            for (name, p), count in rows.items()
+        }
+        let_go(views[name] for name, _ in rows)
+        return found
+
+    def _runs_of(self, view: TopicView, partition: int, at: int, end: int) -> list[tuple[int, int]]:
+        """Only up to what may go into one micro-batch, so that a long backlog is not planned anew for each."""
+        runs: list[tuple[int, int]] = []
+        room, step = self.options.max_bytes_per_trigger or 0, FIRST_STEP_ROWS
+        while at < end and room >= 0:
+            stop = min(end, at + step)
             try:
-                slices = views[name].reader.plan(p, at, end, skip_lost=True)
+                slices = view.reader.plan(partition, at, stop, skip_lost=True)
             except TopicDeleted:
                 slices = []
             for each in slices:
                 runs += [(each.start - at, 0)] if each.start > at else []
                 runs.append((each.end - each.start, each.bytes))
-                at = each.end
-            runs += [(end - at, 0)] if end > at else []
-        let_go(views[name] for name, _ in rows)
-        return found
+                at, room = each.end, room - each.bytes
+            runs += [(stop - at, 0)] if stop > at else []
+            at, step = stop, step * 4
+        return runs
 
     def _recreated(self, name: str, old: str, new: str) -> None:
         self.policy.lost(

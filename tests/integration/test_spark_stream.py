@@ -305,6 +305,19 @@ def test_bytes_bound_a_micro_batch_and_one_record_always_passes(store: jjq.Store
     assert [len(each) for each in drain(reader, through_json(reader.initialOffset()))[1]] == [1, 1, 1]
 
 
+def test_a_long_backlog_is_looked_at_only_as_far_as_its_bytes_go(store: jjq.Store) -> None:
+    topic = store.create_topic("t", sync="none", segment_rows=1000)
+    for _ in range(10):
+        topic.push_many([b"x" * 100] * 1000)
+    first = topic.segments()[0].bytes
+    few = stream(store, startingOffsets="earliest", maxBytesPerTrigger=first // 2)
+    many = stream(store, startingOffsets="earliest", maxBytesPerTrigger=first * 8)
+    for reader, least, most in ((few, 450, 500), (many, 7900, 8000)):
+        _, found = advance(reader, through_json(reader.initialOffset()))
+        assert least <= len(found) <= most
+        assert [row["offset"] for row in found] == list(range(len(found)))
+
+
 def test_both_maxima_hold_together(store: jjq.Store) -> None:
     topic = store.create_topic("t", partitions=2)
     for p in (0, 1):

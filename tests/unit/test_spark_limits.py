@@ -12,7 +12,7 @@ from pyspark_jjq.limits import Pace, Partition, Rows, Runs
 from pyspark_jjq.options import SourceOptions, parse_source
 from pyspark_jjq.planning import fit
 
-runs = st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 10**9)), max_size=4)
+runs = st.lists(st.tuples(st.integers(1, 1000), st.integers(1, 10**9)), max_size=4)
 waits = st.dictionaries(st.integers(0, 20), runs, min_size=1, max_size=8)
 
 

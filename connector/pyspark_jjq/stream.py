@@ -80,9 +80,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pause_while_idle()
         began = time.monotonic()
         at = Offsets.from_json(start)
-        self._follow(
-            at
-        )  # what came before is done: the last micro-batch, too, which Spark does not tell until the next
+        # What lies before is done, the last micro-batch too, which Spark does not tell until the next one is planned.
+        self._follow(at)
         end = patiently(lambda: self._advance(at, limit))
         if end == at:
             cost = time.monotonic() - began
@@ -107,14 +106,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         views = look(self.options.path, self.options.choice)
         self._check_rows(views)
         self._seen = Offsets({name: ranges.positions(view, end=True) for name, view in views.items()})
-        # What is not there now stays in: without it, it would be read again from the start when it comes back.
-        reached = {**start.topics, **self._gone(start, views)}
+        gone = self._gone(start, views)
+        reached: dict[str, dict[int, Position]] = {}
         waiting: dict[limits.Partition, int] = {}
         bases: dict[limits.Partition, Position] = {}
         for name, view in views.items():
             if not self._is_due(view):
                 continue
-            begin = self._begin(start, view)
+            begin = reached[name] = self._begin(start, view)
             for p, each in view.offsets.items():
                 at = begin[p] = self._still_there(view, each, begin[p])
                 last = self._last(view, each)
@@ -123,19 +122,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     at = begin[p] = Position(min(each.start, last), each.lineage)
                 bases[name, p] = Position(at.offset, each.lineage)
                 waiting[name, p] = max(0, last - at.offset)
-            reached[name] = TopicPositions(view.id, begin)
         shares: Mapping[limits.Partition, int] = waiting
         if not isinstance(limit, ReadAllAvailable):
             if self._target is None and self._pace.holds_back(sum(waiting.values())):
                 return start
             if any(waiting.values()):
-                before = sum(at.offset for topic in reached.values() for at in topic.partitions.values())
+                before = sum(at.offset for begin in reached.values() for at in begin.values())
                 shares = self._pace.admit(waiting, before, lambda rows: self._runs(views, bases, rows))
         for (name, p), rows in shares.items():
             if rows > 0:
-                onward = {**reached[name].partitions, p: Position(bases[name, p].offset + rows, bases[name, p].lineage)}
-                reached[name] = replace(reached[name], partitions=onward)
-        return Offsets(reached)
+                reached[name][p] = Position(bases[name, p].offset + rows, bases[name, p].lineage)
+        # What is not there now stays in: without it, it would be read again from the start when it comes back.
+        now = {name: TopicPositions(views[name].id, at) for name, at in reached.items()}
+        return Offsets({**start.topics, **gone, **now})
 
     def _check_rows(self, views: Mapping[str, TopicView]) -> None:
         """Topics that came, or were made again, since the query began must have its rows."""

@@ -6,11 +6,13 @@ import logging
 from typing import TYPE_CHECKING
 
 from jjq.errors import (
+    DataLoss,
     InvalidArgument,
     SubscriberBusy,
     SubscriberExists,
     SubscriberNotFound,
     TopicDeleted,
+    TopicNotFound,
 )
 from jjq.model import check_name
 from pyspark_jjq.choice import Choice
@@ -45,8 +47,8 @@ class Follower:
                 continue
             try:
                 self._move(topic, positions)
-            except TopicDeleted:
-                continue  # whether that is loss, those decide who read it
+            except (TopicDeleted, TopicNotFound, DataLoss):
+                continue  # it went, or lost records, a moment ago: those decide about it who read it
             except SubscriberBusy:
                 self._say_busy(topic)
                 continue

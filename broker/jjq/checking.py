@@ -99,14 +99,15 @@ def check(
     path: str | os.PathLike[str], *, seconds: float = 10.0, producers: int = 2, consumers: int = 2, kills: bool = True,
     seed: int | None = None,
 ) -> CheckReport:  # fmt: skip
-    """Runs for about `seconds` in a store, on a topic of its own that is deleted at the end. See the module."""
+    """Runs for about `seconds` in a store, on a topic of its own that is deleted at the end; they count from when every
+    process is at work. See the module."""
     report = CheckReport(producers, consumers)
     began = time.monotonic()
     with open_store(path) as store:
         name = f"jjq-check-{os.getpid()}-{time.time_ns()}"
         topic = store.create_topic(name, partitions=producers, segment_bytes=_SEGMENT_BYTES, compression="lz4")
         try:
-            _run(store, topic, report, began + seconds, random.Random(seed) if kills else None)  # noqa: S311
+            _run(store, topic, report, seconds, random.Random(seed) if kills else None)  # noqa: S311
             _look_at_the_log(store, topic, report)
         finally:
             store.delete_topic(topic.name)
@@ -114,7 +115,7 @@ def check(
     return report
 
 
-def _run(store: Store, topic: Topic, report: CheckReport, until: float, chance: random.Random | None) -> None:
+def _run(store: Store, topic: Topic, report: CheckReport, seconds: float, chance: random.Random | None) -> None:
     pushing = [_Producing(store.path, topic.name, partition) for partition in range(report.producers)]
     reading = []
     for number in range(report.consumers):
@@ -123,6 +124,10 @@ def _run(store: Store, topic: Topic, report: CheckReport, until: float, chance: 
         reading.append(_Consuming(store.path, name))
     workers: list[_Worker] = [*pushing, *reading]
     try:
+        latest = time.monotonic() + _DRAIN_S
+        while not all(each.at_work or each.failed for each in workers) and time.monotonic() < latest:
+            time.sleep(_LOOK_S)
+        until = time.monotonic() + seconds
         while time.monotonic() < until and not any(each.failed for each in workers):
             if chance is None:
                 time.sleep(_LOOK_S)

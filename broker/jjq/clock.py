@@ -16,8 +16,8 @@ _UNITS = {
     "m": 60_000_000, "min": 60_000_000, "minute": 60_000_000, "h": 3_600_000_000, "hour": 3_600_000_000,
     "d": 86_400_000_000, "day": 86_400_000_000, "w": 604_800_000_000, "week": 604_800_000_000,
 }  # fmt: skip
-_RELATIVE = re.compile(r"^([+-])\s*(\d+(?:\.\d+)?)\s*([a-z]+?)s?$")
-_DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*([a-z]+?)s?$")
+_RELATIVE = re.compile(r"^([+-])\s*(\d+(?:\.\d+)?)\s*([a-z]+)$")
+_DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*([a-z]+)$")
 # A time of day is what tells an ISO-8601 instant from a bare date, and an instant needs a zone.
 _ISO = re.compile(r"^\d{4}-\d{2}-\d{2}([T ].*)?$")
 
@@ -70,11 +70,12 @@ def parse_instant(text: str, now: int | None = None) -> int | None:
     text = text.strip()
     if match := _RELATIVE.match(text.lower()):
         sign, amount, unit = match.groups()
-        if unit not in _UNITS:
+        unit_us = _unit_us(unit)
+        if unit_us is None:
             raise InvalidArgument(
                 f"unknown unit {unit!r} in {text!r}; use one of ms, seconds, minutes, hours, days, weeks"
             )
-        delta = int(float(amount) * _UNITS[unit])
+        delta = int(float(amount) * unit_us)
         return (now_us() if now is None else now) + (delta if sign == "+" else -delta)
     if _ISO.match(text):
         try:
@@ -83,6 +84,11 @@ def parse_instant(text: str, now: int | None = None) -> int | None:
             raise InvalidArgument(f"{text!r} is not an ISO-8601 time: {error}") from error
         return to_us(moment)
     return None
+
+
+def _unit_us(name: str) -> int | None:
+    """Microseconds of a unit, in the singular or the plural; `ms` is itself and no plural."""
+    return _UNITS.get(name) or _UNITS.get(name.removesuffix("s"))
 
 
 def parse_duration(value: timedelta | str | int | float | None, name: str) -> int | None:
@@ -95,8 +101,8 @@ def parse_duration(value: timedelta | str | int | float | None, name: str) -> in
         raise InvalidArgument(f"{name} must be a duration such as '7 days', not {value!r}")
     elif isinstance(value, (int, float)):
         us = int(value * 1_000_000)
-    elif (match := _DURATION.match(str(value).strip().lower())) and match.group(2) in _UNITS:
-        us = int(float(match.group(1)) * _UNITS[match.group(2)])
+    elif (match := _DURATION.match(str(value).strip().lower())) and (unit_us := _unit_us(match.group(2))) is not None:
+        us = int(float(match.group(1)) * unit_us)
     else:
         raise InvalidArgument(f"{name} must be a duration such as '7 days' or '90 s', not {value!r}")
     if us <= 0:

@@ -293,6 +293,7 @@ class Repair:
                     before = self._segment(topic, facts, partition, segment, before)
                 raise_prefix(self._catalog, topic.id, partition, before)
                 self._active(topic, facts, self._catalog.partition(topic.id, partition))
+                self._begin_behind_losses(topic.id, partition)
             if topicfile.differs(self._store.path, self._catalog, topic):
                 topicfile.write(self._store.path, self._catalog, topic)
         self._cursors()
@@ -425,6 +426,17 @@ class Repair:
                     output.discard()
             raise
         return rows
+
+    def _begin_behind_losses(self, topic_id: str, partition: int) -> None:
+        """What is lost at the beginning is gone as by retention: the earliest record is one that there is."""
+        row, segments = self._catalog.segments(topic_id, partition, 0, _EVER)
+        start = row.start_offset
+        for each in segments:
+            if each.kind != LOST or each.base > start:
+                break
+            start = each.end
+        if start > row.start_offset:
+            self._catalog.advance_start(topic_id, partition, start, [], now_us())
 
     def _say_lost(self, topic: TopicRow, partition: int, path: Path, saved: Sequence[Segment]) -> None:
         for each in saved:

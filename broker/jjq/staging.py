@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jjq import files, layout
-from jjq.catalog.base import PartitionRow, Statements, segment_values, staged_segment
+from jjq.catalog.base import PartitionRow, Positions, Statements, segment_values, staged_segment
 from jjq.clock import now_us
-from jjq.errors import InvalidArgument, SchemaMismatch, StagedFileMissing
+from jjq.errors import InvalidArgument, SchemaMismatch, StagedFileMissing, WriterConflict
 from jjq.log.format import crc32c
 from jjq.log.sealed import BATCH_BYTES, SealedWriter, file_crc, sealed_path
 from jjq.model import Commit, Segment, StagedFile, check_name
@@ -40,6 +40,8 @@ from jjq.schema import (
 if TYPE_CHECKING:
     from jjq.store import Store
     from jjq.topic import Topic
+
+Writer = tuple[str, int, str | None]  # id, batch, and the query it belongs to
 
 
 class Stage:
@@ -271,13 +273,12 @@ def commit(
     """See `Store.commit`. `also` is done in the same transaction; when it raises, nothing is."""
     if (writer_id is None) != (batch_id is None):
         raise InvalidArgument("writer_id and batch_id go together: they say once which batch of which writer this is")
-    writer: tuple[str, int, str | None] | None = None
+    writer: Writer | None = None
     if writer_id is not None and batch_id is not None:
         writer = (check_name(writer_id, "writer"), _check_batch_id(batch_id), query_id)
         known = store.catalog.find_batch(writer_id, batch_id, query_id)
         if known is not None:
-            store.discard(staged)
-            return Commit(known, duplicate=True)
+            return _again(store, staged, known, writer)
     if not staged and writer is None:
         return Commit()
     by_partition: dict[tuple[str, int], list[StagedFile]] = {}
@@ -318,13 +319,26 @@ def commit(
             log.forget_active()
             log.ring_locked()
     if known is not None:
-        store.discard(staged)
-        return Commit(known, duplicate=True)
+        assert writer is not None
+        return _again(store, staged, known, writer)
     for file in staged:
         # The note that says "staged" has done its work; a crash before this line leaves it for maintenance.
         with contextlib.suppress(OSError):
             files.unlink(store.partition_dir(file.topic_id, file.partition) / f"{file.uuid}.json")
     return Commit(positions, transaction=transaction)
+
+
+def _again(store: Store, staged: Sequence[StagedFile], known: Positions, writer: Writer) -> Commit:
+    """A batch that was committed before is not written again. One that is for another topic is another batch."""
+    store.discard(staged)
+    others = sorted({file.topic for file in staged} - known.keys())
+    if others and writer[2] is None:  # what Spark replays is its own affair
+        into = f"into {', '.join(sorted(known))}" if known else "without rows"
+        raise WriterConflict(
+            f"batch {writer[1]} of writer {writer[0]!r} was committed before, {into}, and this one is for {', '.join(others)}; "
+            f"commit what belongs together at once (store.stage), or give each its own writer_id"
+        )
+    return Commit(known, duplicate=True)
 
 
 def _check_batch_id(value: object) -> int:

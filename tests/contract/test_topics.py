@@ -538,6 +538,21 @@ def test_a_commit_over_topics_is_one_act_in_the_order_given(store: jjq.Store) ->
     assert values(b) == [b"b0", b"b2", b"b1"]
 
 
+def test_a_batch_that_was_committed_into_one_topic_is_refused_for_another(store: jjq.Store) -> None:
+    first, second = store.create_topic("first"), store.create_topic("second")
+    table = pa.table({"value": [b"a"]})
+    first.push_table(table, writer_id="w", batch_id=1)
+    with pytest.raises(
+        jjq.WriterConflict, match="batch 1 of writer 'w' was committed before, into first, and this one is for"
+    ):
+        second.push_table(table, writer_id="w", batch_id=1)
+    second.push_table(table.slice(0, 0), writer_id="w", batch_id=2)
+    with pytest.raises(jjq.WriterConflict, match="without rows"):
+        first.push_table(table, writer_id="w", batch_id=2)
+    first.push_table(table, writer_id="w", batch_id=1)  # a retry
+    assert (len(first.read().read_all()), len(second.read().read_all())) == (1, 0)
+
+
 def test_a_stage_left_on_an_error_leaves_nothing(store: jjq.Store) -> None:
     topic = store.create_topic("t")
 

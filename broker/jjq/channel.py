@@ -244,9 +244,11 @@ class Channel:
                 if self._idle or not offers:
                     # Reading is cheaper than leasing, and most looks of who waits find nothing.
                     state = self._state.state(now)
-                    self._receiving.learn(state.places)
+                    more = self._receiving.learn(state.places)
                     if state.paused:
                         return self._nothing(NEVER)
+                    if more:
+                        continue
                     if not offers and not state.ready:
                         if error is not None:
                             raise error
@@ -380,7 +382,9 @@ class Channel:
     def counts(self) -> ChannelCounts:
         self._check_open()
         positions, sums, load = self._state.counts(self._clock())
-        ahead = sum(max(0, each.end - max(each.start, positions[each.partition])) for each in self._topic.offsets())
+        ahead = sum(
+            max(0, each.end - max(each.start, positions.get(each.partition, 0))) for each in self._topic.offsets()
+        )
         return ChannelCounts(load.waiting + ahead, load.in_flight, load.deferred, **sums)
 
     def consumers(self) -> list[ConsumerInfo]:

@@ -119,6 +119,7 @@ class Bound:
         """False when the records are to be dropped (and counted); raises TopicFull where the policy is to refuse."""
         if self._policy == "drop_oldest":
             return True
+        self._topic.catch_up()  # what is not appended does not meet the news
         end = self._topic.reader.offsets(partition).end
         if end + rows - self._floors.get(partition, 0) <= self._max:
             return True
@@ -137,8 +138,10 @@ class Bound:
         """The lowest offset that a live holder has yet to read; without holders, the earliest there is."""
         lowest = None
         for path in live_holders(self._store, self._topic.id):
-            data = path.read_bytes()[partition * _OFFSET.size :][: _OFFSET.size]
-            offset = _OFFSET.unpack(data)[0] if len(data) == _OFFSET.size else end
+            whole = path.read_bytes()
+            data = whole[partition * _OFFSET.size :][: _OFFSET.size]
+            # One that says nothing has only just come; one that says nothing of this partition has read nothing of it.
+            offset = _OFFSET.unpack(data)[0] if len(data) == _OFFSET.size else 0 if whole else end
             lowest = offset if lowest is None else min(lowest, offset)
         return self._topic.reader.offsets(partition).start if lowest is None else lowest
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,7 +56,8 @@ class _Window:
 class Feed:
     """The records of a topic from given positions on. For one caller at a time.
 
-    With `near`, what it reads is kept in memory, and what follows is loaded in the background when it runs low.
+    With `near`, what it reads is kept in memory, and what follows is loaded in the background when it runs low. `places_now`
+    gives the places to begin at, by partition, in partitions that the topic has got meanwhile; without it there come none.
 
     Methods that look for records raise DataLoss when those at a position are gone (the caller decides, moves the
     position and asks again), DamagedSegment, TopicDeleted and StoreClosed.
@@ -64,20 +65,43 @@ class Feed:
 
     def __init__(
         self, topic: Topic, places: Mapping[int, Place], columns: Sequence[str] | None = None,
-        near: Near | None = None,
+        near: Near | None = None, places_now: Callable[[], Mapping[int, Place]] | None = None,
     ) -> None:  # fmt: skip
         self._topic, self._columns, self._near = topic, columns, near
+        self._places_now = places_now
+        self._left_active = False  # whether a file was read to its end since the topic's partitions were counted
         self._raw = topic.schema is None and columns is None
         self._windows = {partition: _Window(partition, *place) for partition, place in sorted(places.items())}
         self._order = list(self._windows)
         # Who is asked first; it moves on with each take, so that none is starved. It begins where it would be had one feed
         # taken all there was before, so that consumers who come for one record each starve none either.
         self._turn = sum(window.position for window in self._windows.values()) % max(1, len(self._order))
-        low, high = _WINDOW_BYTES
-        self._bytes = max(low, min(high, _BUDGET_BYTES // max(1, len(self._windows))))
+        self._bytes = self._share()
 
     def __repr__(self) -> str:
         return f"<Feed of {self._topic.name!r} at {self.places()}>"
+
+    def _share(self) -> int:
+        low, high = _WINDOW_BYTES
+        return max(low, min(high, _BUDGET_BYTES // max(1, len(self._windows))))
+
+    def _grow(self) -> bool:
+        """Takes in the partitions that were added to the topic; True if there are some."""
+        self._left_active = False
+        if self._places_now is None:
+            return False
+        self._topic.catch_up()
+        known = len(self._windows)
+        if self._topic.partitions != known:
+            for partition, place in self._places_now().items():
+                if partition not in self._windows:
+                    self._add(partition, place)
+        return len(self._windows) > known
+
+    def _add(self, partition: int, place: Place) -> None:
+        self._windows[partition] = _Window(partition, *place)
+        self._order.append(partition)
+        self._bytes = self._share()
 
     def places(self) -> dict[int, Place]:
         return {window.partition: (window.position, window.lineage) for window in self._windows.values()}
@@ -88,7 +112,10 @@ class Feed:
 
     def move(self, partition: int, place: Place) -> bool:
         """Goes on from there; True if that is another place. What was read ahead is kept where it still follows."""
-        window = self._windows[partition]
+        window = self._windows.get(partition)
+        if window is None:
+            self._add(partition, place)
+            return True
         if (window.position, window.lineage) == place:
             return False
         offset, lineage = place
@@ -100,6 +127,12 @@ class Feed:
             window.clear()
         window.position, window.lineage, window.checked = offset, lineage, False
         return True
+
+    def skip_to(self, partition: int, place: Place) -> None:
+        """Goes on from there if that lies ahead. A partition that is not here yet begins where it is when it comes."""
+        window = self._windows.get(partition)
+        if window is not None and window.position < place[0]:
+            self.move(partition, place)
 
     def forget(self, partition: int | None = None) -> None:
         """Lets go of what was read ahead (of one partition, or of all), not of the positions."""
@@ -122,7 +155,12 @@ class Feed:
 
     def waiting(self) -> int | None:
         """The partition whose turn it is among those that have a record, None when all are read to their ends."""
-        return next((partition for partition in self._in_turn() if self.has(partition)), None)
+        if self._left_active:
+            self._grow()
+        while True:
+            found = next((partition for partition in self._in_turn() if self.has(partition)), None)
+            if found is not None or not self._grow():
+                return found
 
     def ready(self) -> int | None:
         """The partition whose turn it is among those that have a record in memory, None when reading comes first."""
@@ -154,6 +192,8 @@ class Feed:
 
     def take_many(self, most: int) -> list[Record]:
         """Up to `most` records, of each partition an even share as long as it has them, in order within each."""
+        if self._left_active:
+            self._grow()
         even = -(-most // max(1, len(self._order)))
         live = [partition for partition in self._in_turn() if self.has(partition, even)]
         taken: list[Record] = []
@@ -167,7 +207,7 @@ class Feed:
                     if not taken:
                         raise
                     return taken  # these have left their windows; whoever asks for more meets the error again
-        return taken
+        return taken if taken or not self._grow() else self.take_many(most)
 
     def _take_into(self, taken: list[Record], partition: int, count: int) -> bool:
         """False when the partition is read to its end."""
@@ -219,6 +259,8 @@ class Feed:
             if live is not None:
                 self._stay(window)
                 return self._take_in(window, live)
+        # Partitions are added with the active files ended, so whoever goes from file to file comes by here.
+        self._left_active = True
         bounds = reader.offsets(partition)
         self._check(window, bounds)
         window.checked = True
@@ -289,13 +331,19 @@ class Feed:
             )  # fmt: skip
 
 
+def beginnings(topic: Topic) -> dict[int, Place]:
+    """Where each partition began when it was made."""
+    return dict.fromkeys(range(topic.partitions), (0, 0))
+
+
 def follow(store: Store, topic: Topic, places: Mapping[int, Place], columns: Sequence[str] | None = None,
-           ) -> Iterator[list[Record]]:  # fmt: skip
+           *, new_partitions: bool = True) -> Iterator[list[Record]]:  # fmt: skip
     """The records of a topic from there on, then each new one as it comes, for ever; nothing durable is kept of it.
 
-    Yields what there is, at least one record, before it waits. Raises what `Feed` raises.
+    Partitions that are added to the topic come in with all they have, unless `new_partitions` is false. Yields what there
+    is, at least one record, before it waits. Raises what `Feed` raises.
     """
-    feed = Feed(topic, places, columns)
+    feed = Feed(topic, places, columns, places_now=functools.partial(beginnings, topic) if new_partitions else None)
     listener = store.listener(functools.partial(watched, topic))
     try:
         while True:

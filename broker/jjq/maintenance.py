@@ -22,6 +22,7 @@ from jjq.catalog.waits import floor
 from jjq.clock import now_us
 from jjq.config import GRACE_US, TopicConfig
 from jjq.errors import JjqError, StoreClosed, StoreError, TopicDeleted
+from jjq.facts import Facts
 from jjq.known import in_use
 from jjq.log.reader import LOST
 from jjq.log.sealed import SealedReader
@@ -29,7 +30,6 @@ from jjq.log.stream import StreamReader
 from jjq.model import Segment
 from jjq.removal import Removal
 from jjq.reports import MaintenanceReport, Progress, no_progress
-from jjq.topic import Facts
 
 if TYPE_CHECKING:
     from jjq.store import Store

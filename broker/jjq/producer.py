@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from jjq.errors import InvalidArgument, JjqError, RecordTooLarge, StoreClosed
+from jjq.log.requests import MorePartitions
 from jjq.model import Position
 from jjq.schema import check_headers, rows_to_table, to_bytes
 from jjq.topics import at_first_use
@@ -48,13 +49,13 @@ class PushFuture:
         error = self.exception(timeout)
         if error is not None:
             raise error
-        batch = self._batch
-        stamp = batch.timestamp if batch.stamps is None else batch.stamps[self._index]
-        return Position(batch.partition, batch.offset + self._index, stamp)
+        batch, index = self._batch.where(self._index)
+        stamp = batch.timestamp if batch.stamps is None else batch.stamps[index]
+        return Position(batch.partition, batch.offset + index, stamp)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         self._batch.wait(timeout)
-        return self._batch.error
+        return self._batch.where(self._index)[0].error
 
     def add_done_callback(self, callback: Callable[[PushFuture], Any]) -> None:
         """Calls back with this future when it is done: from the thread that writes, or now."""
@@ -62,15 +63,15 @@ class PushFuture:
 
 
 class _Batch:
-    """Records of one partition that will be one message."""
+    """Records of one partition, chosen among as many (0: by the callers), that will be one message."""
 
     __slots__ = (
-        "_callbacks", "_condition", "began", "error", "finished", "headers", "keys", "offset", "partition",
+        "_callbacks", "_condition", "_moved", "among", "began", "error", "finished", "headers", "keys", "offset", "partition",
         "size", "stamps", "timestamp", "topic", "values",
     )  # fmt: skip
 
-    def __init__(self, topic: Topic, partition: int) -> None:
-        self.topic, self.partition = topic, partition
+    def __init__(self, topic: Topic, partition: int, among: int) -> None:
+        self.topic, self.partition, self.among = topic, partition, among
         self.values: list[Any] = []
         self.keys: list[bytes | None] | None = None  # these three from the first record on that has one
         self.headers: list[Any] | None = None
@@ -82,6 +83,42 @@ class _Batch:
         self.finished = False
         self._condition = threading.Condition()
         self._callbacks: list[Callable[[], Any]] = []
+        self._moved: list[tuple[_Batch, int]] | None = None  # where each record is since the batch was divided
+
+    def add(self, value: Any, key: bytes | None, headers: Any, stamp: int | None) -> int:
+        """Adds a record, and returns which it is."""
+        index = len(self.values)
+        self.values.append(value)
+        if key is not None or self.keys is not None:
+            self.keys = self.keys if self.keys is not None else [None] * index
+            self.keys.append(key)
+        if headers is not None or self.headers is not None:
+            self.headers = self.headers if self.headers is not None else [None] * index
+            self.headers.append(headers)
+        if stamp is not None:
+            self.stamps = self.stamps or []
+            self.stamps.append(stamp)
+        return index
+
+    def divide(self) -> list[_Batch]:
+        """The same records by the partitions that are chosen for them now."""
+        parts: dict[tuple[int, int], _Batch] = {}
+        self._moved = []
+        for i, value in enumerate(self.values):
+            key = None if self.keys is None else self.keys[i]
+            place = self.topic.choose(None, key)
+            part = parts.setdefault(place, _Batch(self.topic, *place))
+            headers = None if self.headers is None else self.headers[i]
+            stamp = None if self.stamps is None else self.stamps[i]
+            self._moved.append((part, part.add(value, key, headers, stamp)))
+        return list(parts.values())
+
+    def where(self, index: int) -> tuple[_Batch, int]:
+        """The batch that a record went with at last, and which it is there."""
+        if self._moved is None:
+            return self, index
+        batch, index = self._moved[index]
+        return batch.where(index)
 
     def is_plain(self) -> bool:
         """Whether it has values only."""
@@ -139,6 +176,7 @@ class Producer:
         self._mutex = threading.Lock()
         self._changed = threading.Condition(self._mutex)
         self._topics: dict[str, Topic] = {}
+        self._among: dict[str, int] = {}  # how many partitions of a topic were chosen among last
         self._open: dict[tuple[str, int], _Batch] = {}
         self._ready: deque[_Batch] = deque()
         self._pending = 0  # records pushed and not yet acknowledged
@@ -170,16 +208,16 @@ class Producer:
             and (partition is not None or target.partitions == 1)
         ):
             # What most are: it needs no checks, and joins a batch of its like.
-            place = 0 if partition is None else target.check_partition(partition)
+            place, among = target.choose(partition, None)
             with self._mutex:
                 batch = self._open.get((topic, place))
-                if batch is not None and batch.is_plain() and self._has_room_locked():
+                if batch is not None and batch.among == among and batch.is_plain() and self._has_room_locked():
                     index = len(batch.values)
                     batch.values.append(value)
                     self._count_locked(batch, len(value))
                     return PushFuture(batch, index)
         plain_key = None if key is None else to_bytes(key, "a key")
-        place = target.choose(partition, plain_key)
+        place, among = target.choose(partition, plain_key)
         data: Any
         if target.schema is None:
             data = value if type(value) is bytes or value is None else target.plain(value)
@@ -200,22 +238,20 @@ class Producer:
                 self._flushing -= 1
             if self._closed:
                 raise StoreClosed("the producer was closed; make another with store.producer()")
+            if among and self._among.setdefault(topic, among) != among:
+                # A key's earlier record may wait in another partition's batch: that one is written first.
+                self._among[topic] = among
+                for each in [each for each in self._open if each[0] == topic]:
+                    self._ready.append(self._open.pop(each))
             batch = self._open.get((topic, place))
+            if batch is not None and batch.among != among:
+                self._ready.append(self._open.pop((topic, place)))
+                batch = None
             if batch is None:
-                batch = self._open[topic, place] = _Batch(target, place)
+                batch = self._open[topic, place] = _Batch(target, place, among)
                 if len(self._open) == 1:
                     self._changed.notify_all()
-            index = len(batch.values)
-            batch.values.append(data)
-            if plain_key is not None or batch.keys is not None:
-                batch.keys = batch.keys if batch.keys is not None else [None] * index
-                batch.keys.append(plain_key)
-            if pairs is not None or batch.headers is not None:
-                batch.headers = batch.headers if batch.headers is not None else [None] * index
-                batch.headers.append(pairs)
-            if stamps is not None:
-                batch.stamps = batch.stamps or []
-                batch.stamps += stamps
+            index = batch.add(data, plain_key, pairs, None if stamps is None else stamps[0])
             self._count_locked(batch, size)
         return PushFuture(batch, index)
 
@@ -268,21 +304,30 @@ class Producer:
                 batch = self._next_locked()
             if batch is None:
                 return
+            self._deliver(batch)
+
+    def _deliver(self, batch: _Batch) -> None:
+        try:
             error = self._write(batch)
-            with self._mutex:
-                rows = len(batch.values)
-                self._pending -= rows
-                if error is None:
-                    self.acknowledged += rows
-                else:
-                    self.failed += rows
-                self._changed.notify_all()
-            batch.finish(error)
-            if error is not None:
-                log.warning("%d records for topic %r were not written: %s", rows, batch.topic.name, error)
-                if self._on_error is not None:
-                    for index in range(rows):
-                        self._on_error(PushFuture(batch, index))
+        except MorePartitions:
+            for part in batch.divide():
+                self._deliver(part)
+            batch.finish(None)
+            return
+        with self._mutex:
+            rows = len(batch.values)
+            self._pending -= rows
+            if error is None:
+                self.acknowledged += rows
+            else:
+                self.failed += rows
+            self._changed.notify_all()
+        batch.finish(error)
+        if error is not None:
+            log.warning("%d records for topic %r were not written: %s", rows, batch.topic.name, error)
+            if self._on_error is not None:
+                for index in range(rows):
+                    self._on_error(PushFuture(batch, index))
 
     def _next_locked(self) -> _Batch | None:
         """The next batch to write, when it is time; None when the producer is closed and all is written."""
@@ -301,19 +346,23 @@ class Producer:
                 self._changed.wait()
 
     def _write(self, batch: _Batch) -> BaseException | None:
+        """What it failed with; raises MorePartitions when other partitions are to be chosen."""
         deadline = time.monotonic() + self._delivery_timeout_s
         pause = _FIRST_RETRY_S
         while True:
             try:
-                positions = batch.topic.push_many(
+                written = batch.topic.push_chosen(
+                    batch.partition,
+                    batch.among,
                     batch.values,
                     keys=batch.keys,
                     headers=batch.headers,
                     timestamps=batch.stamps,
-                    partition=batch.partition,
                 )
-                batch.offset, batch.timestamp = positions.ranges[0].start, positions.ranges[0].timestamp
+                batch.offset, batch.timestamp = written.start, written.timestamp
                 return None
+            except MorePartitions:
+                raise
             except JjqError as error:
                 if not error.retryable or time.monotonic() + pause > deadline:
                     return error

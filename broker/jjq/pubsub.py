@@ -17,6 +17,7 @@ that file: one whose process died is found by whoever publishes or subscribes ne
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
 import threading
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from jjq import ephemeral, files
 from jjq.errors import DataLoss, InvalidArgument, JjqError, StoreClosed, TopicDeleted
-from jjq.feed import Feed
+from jjq.feed import Feed, beginnings
 from jjq.interest import LOCK, NOTE, glob, reached, registry
 from jjq.model import check_name
 from jjq.topics import at_first_use
@@ -209,7 +210,8 @@ class PubSub:
                 with contextlib.suppress(TopicDeleted):
                     holder = ephemeral.Holder(self._store, topic) if topic.config.ephemeral else None
                     places = {o.partition: (o.start if fresh else o.end, o.lineage) for o in topic.offsets()}
-                    self._readings[topic_id] = reading = _Reading(topic, Feed(topic, places), holder)
+                    feed = Feed(topic, places, places_now=functools.partial(beginnings, topic))
+                    self._readings[topic_id] = reading = _Reading(topic, feed, holder)
             if reading is not None:
                 reading.named, reading.patterns = named, patterns
         self._catalog_seen = tuple(topics)

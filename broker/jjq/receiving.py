@@ -28,13 +28,19 @@ class Receiving:
 
     def __init__(self, topic: Topic, channel: ChannelRow, state: ChannelState) -> None:
         self._topic, self._channel, self._state = topic, channel, state
-        self._lookaheads = [Lookahead(topic, partition) for partition in range(topic.partitions)]
+        self._lookaheads: list[Lookahead] = []
         self._places: dict[int, Place] = {}  # as the catalog had them last
         self._turn = 0  # the partition that is looked at first; it moves on, so that none is starved
 
-    def learn(self, places: Mapping[int, Place]) -> None:
-        """Where the channel is, by partition."""
+    def learn(self, places: Mapping[int, Place]) -> bool:
+        """Where the channel is, by partition; True if there are some that were not there."""
         self._places.update(places)
+        known = len(self._lookaheads)
+        if len(self._places) == known:
+            return False
+        self._lookaheads += [Lookahead(self._topic, partition) for partition in sorted(self._places)[known:]]
+        self._topic.catch_up()
+        return True
 
     def forget(self) -> None:
         """Lets go of what was read ahead."""
@@ -96,7 +102,7 @@ class Receiving:
     def _move(self, partition: int, place: Place, to: Place, lost: int) -> None:
         if self._state.place(partition, place, to, lost) and lost:
             self._warn(partition, lost)
-        self._places = self._state.places()
+        self.learn(self._state.places())
 
     def _move_back(self, partition: int, place: Place, to: Place) -> None:
         lost = self._state.place_back(partition, place, to)
@@ -106,7 +112,7 @@ class Receiving:
                 "failed sync; %d records beyond it were not acknowledged",
                 self._channel.name, self._topic.name, to[0], partition, lost,
             )  # fmt: skip
-        self._places = self._state.places()
+        self.learn(self._state.places())
 
     def _warn(self, partition: int, lost: int) -> None:
         _log.warning(

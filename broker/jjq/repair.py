@@ -27,6 +27,7 @@ from jjq.clock import boot_id, from_us, now_us
 from jjq.compaction import Output
 from jjq.config import TopicConfig
 from jjq.errors import DamagedSegment, StoreError, StoreFormat, StoreNotFound, TopicDeleted
+from jjq.facts import Facts
 from jjq.founding import FORMAT
 from jjq.known import Known, in_use, is_named
 from jjq.log.check import check_active, check_segment
@@ -39,7 +40,6 @@ from jjq.model import Segment
 from jjq.rebuild import Rebuild
 from jjq.reports import LostRange, Progress, RepairReport, no_progress
 from jjq.store import Store
-from jjq.topic import Facts
 
 _EVER = 1 << 62
 _UNREADABLE = (ValueError, KeyError, TypeError, pa.ArrowException)

@@ -57,6 +57,7 @@ class Stage:
         self._writers: dict[tuple[str, int], _PartitionStage] = {}
         self._done: list[StagedFile] = []
         self._finished = False
+        self._topics: set[str] = set()
 
     def __enter__(self) -> Stage:
         return self
@@ -79,6 +80,9 @@ class Stage:
             raise InvalidArgument("the stage is finished; begin another one")
         if isinstance(topic, str):
             topic = self._store.topic(topic)
+        elif topic.id not in self._topics:
+            topic.catch_up()
+        self._topics.add(topic.id)
         prepared = prepare(topic, data, key=key, keys=keys, headers=headers, timestamps=timestamps)
         for index, batch in split(topic, prepared, partition, self._default % topic.partitions):
             stage = self._writers.get((topic.id, index))

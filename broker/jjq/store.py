@@ -30,6 +30,7 @@ from jjq.errors import (
     TopicDeleted,
     TopicNotFound,
 )
+from jjq.facts import Facts
 from jjq.hot import DEFAULT_BYTES, HotStore
 from jjq.interest import glob, subscriptions
 from jjq.log.partition import PartitionLog
@@ -39,7 +40,7 @@ from jjq.model import Commit, Record, Slice, StagedFile, TopicOffsets, WriterInf
 from jjq.producer import Producer
 from jjq.pubsub import PubSub, publish
 from jjq.subscriber import Subscriber
-from jjq.topic import Facts, Topic
+from jjq.topic import Topic
 from jjq.wake import Listener
 
 if TYPE_CHECKING:
@@ -240,14 +241,20 @@ class Store:
         with self._mutex:
             return self._facts.setdefault(topic_id, Facts(self, topic_id))
 
-    def alter_topic(self, name: str, *, add_columns: pa.Schema | None = None, **settings: Any) -> Topic:
-        """Changes settings, or adds columns (nullable, at the end) to the schema; nobody needs to restart.
+    def alter_topic(
+        self, name: str, *, partitions: int | None = None, add_columns: pa.Schema | None = None, **settings: Any
+    ) -> Topic:
+        """Changes settings, adds columns (nullable, at the end) to the schema, or partitions; nobody needs to restart.
 
-        Raises SchemaMismatch for any other change of the schema.
+        `partitions` is how many there are to be, not fewer than there are. Keys choose among all of them from then on, so
+        what comes with a key may go to another partition than what came before. Whoever reads the topic reads the new
+        ones from offset 0 on.
+
+        Raises SchemaMismatch for any other change of the schema, InvalidArgument for fewer partitions.
         """
         self.check_open(write=True)
         topic = self.topic(name)
-        topics.alter(self, topic, add_columns, settings)
+        topics.alter(self, topic, partitions, add_columns, settings)
         return topic
 
     def delete_topic(self, name: str) -> None:

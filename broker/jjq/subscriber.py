@@ -127,8 +127,8 @@ class Subscriber:
                 if self._store.catalog.move_cursor(self.id, partition, offset, offset + 1, lineage):
                     self._pinned = None
                     # What is popped here is not to be polled here again.
-                    if self._polling is not None and self._polling.place(partition)[0] <= offset:
-                        self._polling.move(partition, (offset + 1, lineage))
+                    if self._polling is not None:
+                        self._polling.skip_to(partition, (offset + 1, lineage))
                     return feed.take(partition)
                 # Somebody else has taken it, moved the cursor, or the partition has another lineage.
                 if not self._follow_cursor(feed):
@@ -263,7 +263,10 @@ class Subscriber:
                 return found
 
     def _feed(self, places: Mapping[int, Place]) -> Feed:
-        return Feed(self._topic, places, near=self._store.hot.near(self.name))
+        places_now = functools.partial(
+            self._store.catalog.cursors, self.id
+        )  # without this handle: it is to go by itself
+        return Feed(self._topic, places, near=self._store.hot.near(self.name), places_now=places_now)
 
     def commit(self) -> None:
         """Moves the cursor past every record that this handle has polled. Never moves it back."""
@@ -487,7 +490,7 @@ def resolve_places(topic: Topic, start: Any, on_data_loss: str) -> dict[int, Pla
     """Where a start is now, by partition, with the lineage; raises OffsetOutOfRange, and DataLoss for an expired offset."""
     bounds = {each.partition: each for each in topic.offsets()}
     places: dict[int, Place] = {}
-    for partition, offset in topic.resolve(start).items():
+    for partition, offset in topic.resolve(start, partitions=list(bounds)).items():
         earliest = bounds[partition].start
         if offset < earliest and on_data_loss != "skip":
             raise topic.reader.lost(partition, offset, earliest, bounds[partition].end)

@@ -19,11 +19,10 @@ from jjq.clock import now_us, to_us
 from jjq.config import TopicConfig
 from jjq.deferral import Delay, defer_all, delay_us
 from jjq.ephemeral import Bound
-from jjq.errors import InvalidArgument, OffsetOutOfRange, RecordTooLarge, SchemaMismatch, TopicDeleted
-from jjq.log import format as fmt
-from jjq.log.contracts import LogSettings
+from jjq.errors import InvalidArgument, OffsetOutOfRange, RecordTooLarge, SchemaMismatch
+from jjq.facts import Facts
 from jjq.log.reader import LogReader, output_schema
-from jjq.log.requests import Append
+from jjq.log.requests import Append, MorePartitions
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Commit, PartitionOffsets, Position, PositionRange, Positions, Record, SegmentInfo, Slice
 from jjq.records import to_records
@@ -36,7 +35,6 @@ from jjq.schema import (
     headers_array,
     longest,
     null_headers,
-    physical,
     rows_to_table,
     to_bytes,
     to_table,
@@ -54,47 +52,6 @@ _APPEND_BYTES = 32 << 20  # a larger table is staged and linked: atomic, and it 
 _RAW_METADATA = ("_partition", "_offset", "_timestamp", "_key")
 # Seconds and milliseconds of this century, taken for microseconds, are instants of 1970 to 1973.
 _SUSPICIOUS_US = range(100_000_000, 100_000_000_000_000)
-
-
-class Facts:
-    """Settings and schemas of one topic id, for its logs and readers. Schemas of a version never change: kept."""
-
-    def __init__(self, store: Store, topic_id: str) -> None:
-        self._store, self._topic_id = store, topic_id
-        self._physical: dict[int, pa.Schema] = {}
-        self._templates: dict[int, fmt.RowsTemplate | None] = {}
-
-    def row(self) -> TopicRow:
-        row = self._store.catalog.topic_by_id(self._topic_id)
-        if row is None:
-            raise TopicDeleted(
-                f"the topic (id {self._topic_id}) was deleted; get it again with store.topic(name)",
-                topic_id=self._topic_id,
-            )
-        return row
-
-    def settings(self) -> LogSettings:
-        row = self.row()
-        config = TopicConfig.from_dict(row.config)
-        return LogSettings(
-            row.schema_version, config.sync, config.sync_interval_ms, config.segment_bytes, config.segment_rows, config.roll_age_us,
-        )  # fmt: skip
-
-    def physical(self, version: int) -> pa.Schema:
-        found = self._physical.get(version)
-        if found is None:
-            schemas = self._store.catalog.schemas(self._topic_id)
-            if version not in schemas:
-                raise TopicDeleted(f"the topic (id {self._topic_id}) was deleted", topic_id=self._topic_id)
-            found = self._physical[version] = physical(schemas[version])
-        return found
-
-    def template(self, version: int) -> fmt.RowsTemplate | None:
-        if version not in self._templates:
-            schema = self.physical(version)
-            raw = schema == physical(None)
-            self._templates[version] = fmt.RowsTemplate(schema) if raw else None
-        return self._templates[version]
 
 
 class Topic:
@@ -119,6 +76,11 @@ class Topic:
         """Reads settings and schema again, as others may have altered them; raises TopicDeleted."""
         self._take(self._facts.row())
 
+    def catch_up(self) -> None:
+        """Takes in partitions that others have added; raises TopicDeleted."""
+        if self._store.catalog.partition_count(self.id) != self.partitions:
+            self.refresh()
+
     @property
     def row(self) -> TopicRow:
         """The catalog's row as this handle knows it."""
@@ -139,6 +101,7 @@ class Topic:
 
     @property
     def partitions(self) -> int:
+        """How many partitions this handle knows; there may be more when others have added some."""
         return self._row.partitions
 
     @property
@@ -158,9 +121,12 @@ class Topic:
         return self._store.partition_dir(self.id, partition)
 
     def check_partition(self, partition: object) -> int:
-        if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < self.partitions:
-            raise InvalidArgument(f"topic {self.name!r} has partitions 0 to {self.partitions - 1}, not {partition!r}")
-        return partition
+        if isinstance(partition, int) and not isinstance(partition, bool) and partition >= 0:
+            if partition >= self.partitions:
+                self.catch_up()
+            if partition < self.partitions:
+                return partition
+        raise InvalidArgument(f"topic {self.name!r} has partitions 0 to {self.partitions - 1}, not {partition!r}")
 
     @staticmethod
     def check_size(size: int, limit: int, what: str) -> None:
@@ -194,17 +160,49 @@ class Topic:
         ):
             # What most single pushes are; it needs none of the checks of `_request`.
             row = self._row
-            place = 0 if partition is None and row.partitions == 1 else self.choose(partition, None)
-            offset, ts = self._store.log(row.id, place).append_value(row.schema_version, value)
-            return Position(place, offset, ts)
+            place, among = (0, 1) if partition is None and row.partitions == 1 else self.choose(partition, None)
+            try:
+                offset, ts = self._store.log(row.id, place).append_value(row.schema_version, value, among)
+            except MorePartitions:
+                self.refresh()
+            else:
+                return Position(place, offset, ts)
         key_bytes = None if key is None else to_bytes(key, "a key")
-        place = self.choose(partition, key_bytes)
         pairs = None if headers is None else [check_headers(headers)]
         if delay is not None:
             pairs = defer_all(pairs, 1, now_us() + delay_us(delay))
-        request = self._request([value], [key_bytes], pairs, [timestamp] if timestamp is not None else None)
-        self._append(place, request)
-        return Position(place, request.offset, request.timestamp)
+        stamps = [timestamp] if timestamp is not None else None
+        while True:
+            place, among = self.choose(partition, key_bytes)
+            appended = self._append_all({place: self._request([value], [key_bytes], pairs, stamps)}, among)
+            if appended is not None:
+                return Position(place, appended[0].start, appended[0].timestamp)
+
+    def push_chosen(
+        self, place: int, among: int, values: Sequence[Any], *, keys: Sequence[bytes | None] | None,
+        headers: list[Any] | None, timestamps: Sequence[Timestamp] | None,
+    ) -> PositionRange:  # fmt: skip
+        """Appends records to the partition that `choose` gave for them; raises MorePartitions when it would give another
+        one by now, and then nothing was appended."""
+        request = self._request(values, [None] * len(values) if keys is None else keys, headers, timestamps)
+        appended = self._append_all({place: request}, among)
+        if appended is None:
+            raise MorePartitions
+        return appended[0]
+
+    def _append_all(self, requests: Mapping[int, Append], among: int) -> list[PositionRange] | None:
+        """Appends to each partition; None, and nothing done, when there are more of them by now than they were chosen
+        among. What has begun goes on as it began: it came before the new ones."""
+        ranges: list[PositionRange] = []
+        for place, request in sorted(requests.items()):
+            request.among = 0 if ranges else among
+            try:
+                self._append(place, request)
+            except MorePartitions:
+                self.refresh()
+                return None
+            ranges.append(PositionRange(place, request.offset, request.offset + request.rows, request.timestamp))
+        return ranges
 
     def _append(self, place: int, request: Append) -> None:
         if self._bound is None:
@@ -246,33 +244,33 @@ class Topic:
         pairs = None if headers is None else [check_headers(each) for each in headers]
         if delay is not None:
             pairs = defer_all(pairs, len(values), now_us() + delay_us(delay))
-        default = self.choose(partition, None)
-        if partition is not None or key_list is None or self.partitions == 1:
-            groups: Mapping[int, Sequence[int]] = {default: range(len(values))}
-            places = None
-        else:
-            places = [default if key is None else partition_of(key, self.partitions) for key in key_list]
-            chosen: dict[int, list[int]] = {}
-            for i, place in enumerate(places):
-                chosen.setdefault(place, []).append(i)
-            groups = chosen
-        requests: dict[int, Append] = {}
-        for place, rows in groups.items():
-            whole = len(rows) == len(values)
-            requests[place] = self._request(
-                values if whole else [values[i] for i in rows],
-                [None] * len(rows) if key_list is None else [key_list[i] for i in rows],
-                None if pairs is None else [pairs[i] for i in rows],
-                None if timestamps is None else [timestamps[i] for i in rows],
-            )
-        if atomic and len(requests) > 1:
-            return self._link_requests(requests, places)
-        ranges = []
-        for place in sorted(requests):
-            request = requests[place]
-            self._append(place, request)
-            ranges.append(PositionRange(place, request.offset, request.offset + request.rows, request.timestamp))
-        return Positions(ranges, places)
+        if atomic:
+            self.catch_up()
+        while True:
+            default, among = self.choose(partition, None)
+            if partition is not None or key_list is None or among == 1:
+                groups: Mapping[int, Sequence[int]] = {default: range(len(values))}
+                places = None
+            else:
+                places = [default if key is None else partition_of(key, among) for key in key_list]
+                chosen: dict[int, list[int]] = {}
+                for i, place in enumerate(places):
+                    chosen.setdefault(place, []).append(i)
+                groups = chosen
+            requests: dict[int, Append] = {}
+            for place, rows in groups.items():
+                whole = len(rows) == len(values)
+                requests[place] = self._request(
+                    values if whole else [values[i] for i in rows],
+                    [None] * len(rows) if key_list is None else [key_list[i] for i in rows],
+                    None if pairs is None else [pairs[i] for i in rows],
+                    None if timestamps is None else [timestamps[i] for i in rows],
+                )
+            if atomic and len(requests) > 1:
+                return self._link_requests(requests, places)
+            ranges = self._append_all(requests, among)
+            if ranges is not None:
+                return Positions(ranges, places)
 
     def _link_requests(self, requests: Mapping[int, Append], places: Sequence[int] | None) -> Positions:
         with self._store.stage() as stage:
@@ -311,9 +309,9 @@ class Topic:
             stamps = data.column(timestamp)
         table = self._retry_schema(lambda: prepare(self, data, key=key, timestamps=stamps))
         self.check_size(table.nbytes, self.config.max_batch_bytes, "the batch")
-        default = self.choose(partition, None)
         if writer_id is not None or batch_id is not None or table.nbytes > _APPEND_BYTES:
-            with self._store.stage(default_partition=default) as stage:
+            self.catch_up()
+            with self._store.stage(default_partition=self.choose(partition, None)[0]) as stage:
                 user = table.select(list(range(len(SYSTEM_FIELDS), table.num_columns)))
                 given = table.column(0) if self.config.timestamps == "producer" else None
                 stage.write(
@@ -321,25 +319,29 @@ class Topic:
                 )
                 result = self._store.commit(stage.finish(), writer_id=writer_id, batch_id=batch_id)
             return _positions(result, self.name, now_us(), None)
-        by_place: dict[int, list[pa.RecordBatch]] = {}
-        for place, batch in split(self, table, partition, default):
-            by_place.setdefault(place, []).append(batch)
-        ranges = []
-        for place, batches in sorted(by_place.items()):
-            batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-            given = None if self.config.timestamps == "broker" else batch.column(0).cast(pa.int64()).to_pylist()
-            body = batch.select(list(range(1, batch.num_columns)))
-            request = Append(self.schema_version, batch=body, stamps=given, size=batch.nbytes)
-            self._append(place, request)
-            ranges.append(PositionRange(place, request.offset, request.offset + request.rows, request.timestamp))
-        return Positions(ranges)
+        while True:
+            default, among = self.choose(partition, None)
+            by_place: dict[int, list[pa.RecordBatch]] = {}
+            for place, batch in split(self, table, partition, default):
+                by_place.setdefault(place, []).append(batch)
+            requests: dict[int, Append] = {}
+            for place, batches in by_place.items():
+                batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+                given = None if self.config.timestamps == "broker" else batch.column(0).cast(pa.int64()).to_pylist()
+                body = batch.select(list(range(1, batch.num_columns)))
+                requests[place] = Append(self.schema_version, batch=body, stamps=given, size=batch.nbytes)
+            ranges = self._append_all(requests, among)
+            if ranges is not None:
+                return Positions(ranges)
 
-    def choose(self, partition: int | None, key: bytes | None) -> int:
+    def choose(self, partition: int | None, key: bytes | None) -> tuple[int, int]:
+        """The partition for a record, and among how many it was chosen: 0 where the caller has."""
         if partition is not None:
-            return self.check_partition(partition)
-        if self.partitions == 1:
-            return 0
-        return next(self._next_partition) % self.partitions if key is None else partition_of(key, self.partitions)
+            return self.check_partition(partition), 0
+        count = self.partitions
+        if count == 1:
+            return 0, 1
+        return next(self._next_partition) % count if key is None else partition_of(key, count), count
 
     def _request(
         self, values: Sequence[Any], keys: Sequence[bytes | None], headers: list[Any] | None,
@@ -416,11 +418,13 @@ class Topic:
 
     def offsets(self) -> list[PartitionOffsets]:
         """What each partition holds now: offsets `[start, end)`."""
+        self.catch_up()
         reader = self.reader
         return [reader.offsets(partition) for partition in range(self.partitions)]
 
     def offset_for_timestamp(self, ts_us: int) -> dict[int, int | None]:
         """By partition the first offset whose timestamp is at least `ts_us` (microseconds), None if there is none."""
+        self.catch_up()
         reader = self.reader
         return {partition: reader.seek_time(partition, ts_us) for partition in range(self.partitions)}
 
@@ -430,6 +434,8 @@ class Topic:
         A time with no record at or after it means the end. A mapping names some partitions; the others begin at their
         earliest offset, or end at their latest. With `partitions` only those are looked at.
         """
+        if partitions is None:
+            self.catch_up()
         reader = self.reader
         chosen = range(self.partitions) if partitions is None else partitions
         parsed = parse_for(position, self.partitions, "end" if end else "start")
@@ -474,6 +480,7 @@ class Topic:
         `_timestamp`, `_key`, `_headers` to add; by default none for a topic with a schema, else
         `_partition, _offset, _timestamp, _key`. DuckDB, Polars and pandas take the reader as it is.
         """
+        self.catch_up()
         user = self.select(columns)
         added = self.check_metadata(_RAW_METADATA if metadata is None and self.schema is None else metadata or ())
         chosen = range(self.partitions) if partitions is None else [self.check_partition(p) for p in partitions]
@@ -520,6 +527,7 @@ class Topic:
 
     def segments(self, partition: int | None = None) -> list[SegmentInfo]:
         """Every segment, by partition and offset."""
+        self.catch_up()
         chosen = range(self.partitions) if partition is None else [self.check_partition(partition)]
         found: list[SegmentInfo] = []
         for each in chosen:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,8 @@ from jjq import channels, ephemeral, files, subscribers, topicfile
 from jjq.catalog.base import TopicRow
 from jjq.clock import now_us
 from jjq.config import GRACE_US, TopicConfig, check_partitions
-from jjq.errors import TopicExists, TopicNotFound
+from jjq.errors import InvalidArgument, TopicExists, TopicNotFound
+from jjq.log.format import NO_TS
 from jjq.log.partition import PartitionLog
 from jjq.model import EPHEMERAL, check_name
 from jjq.schema import add_columns, check_schema
@@ -59,16 +61,22 @@ def at_first_use(store: Store, name: str, *, ephemeral: bool = False) -> Topic:
 def _make(store: Store, row: TopicRow) -> bool:
     """The directories, and then the row that makes them a topic; False when the name was taken meanwhile."""
     directory = store.path / "topics" / row.id
+    _make_directories(directory, range(row.partitions))
     with files.translated("create", directory):
-        for partition in range(row.partitions):
-            files.make_dirs(directory / str(partition))
-        files.sync_dir(directory)
         files.sync_dir(directory.parent)
     topicfile.write(store.path, store.catalog, row)
-    if store.catalog.add_topic(row, store.boot_id, -(1 << 63)):
+    if store.catalog.add_topic(row, store.boot_id, NO_TS):
         return True
     _remove_empty(directory)
     return False
+
+
+def _make_directories(directory: Path, partitions: range) -> None:
+    """Those of partitions that nobody knows yet; what is there was left by who died before naming them."""
+    with files.translated("create", directory):
+        for partition in partitions:
+            files.make_dirs(directory / str(partition))
+        files.sync_dir(directory)
 
 
 def _remove_empty(directory: Path) -> None:
@@ -85,25 +93,36 @@ def ring(store: Store) -> None:
         (store.path / "catalog.lock").write_bytes(b"\0")
 
 
-def alter(store: Store, topic: Topic, added: pa.Schema | None, settings: Mapping[str, Any]) -> None:
+def alter(
+    store: Store, topic: Topic, partitions: int | None, added: pa.Schema | None, settings: Mapping[str, Any]
+) -> None:
     """See `Store.alter_topic`."""
+    wanted = None if partitions is None else check_partitions(partitions)
     with _all_locked(store, topic) as logs:
-        topic.refresh()
         config = topic.config.changed(settings)
         schema, version = topic.schema, topic.schema_version
         if added is not None:
             schema = add_columns(topic.schema, added)
             version += schema != topic.schema
+        count = topic.partitions if wanted is None else wanted
+        if count < topic.partitions:
+            raise InvalidArgument(
+                f"topic {topic.name!r} has {topic.partitions} partitions and cannot have fewer: the records of those beyond "
+                f"{count} would go, and with them what positions in them mean; make another topic and copy to it"
+            )
         _close_all_locked(store, topic, logs, "altered")
-        store.catalog.alter_topic(topic.id, config.to_dict(), version, schema)
+        _make_directories(store.path / "topics" / topic.id, range(topic.partitions, count))
+        after = replace(topic.row, partitions=count, config=config.to_dict(), schema_version=version, schema=schema)
+        store.catalog.alter_topic(after, store.boot_id, NO_TS)
         topic.refresh()
         topicfile.write(store.path, store.catalog, topic.row)
+        for log in logs:
+            log.ring_locked()  # whoever waits takes new partitions in
 
 
 def delete(store: Store, topic: Topic) -> None:
     """See `Store.delete_topic`."""
     with _all_locked(store, topic) as logs:
-        topic.refresh()
         for log in logs:
             log.close_active_locked("deleted")
         garbage = [f"topics/{topic.id}", *subscribers.lock_files(store, topic.id)]
@@ -133,10 +152,15 @@ def empty(store: Store, topic: Topic) -> None:
 
 @contextlib.contextmanager
 def _all_locked(store: Store, topic: Topic) -> Iterator[list[PartitionLog]]:
-    logs = [store.log(topic.id, partition) for partition in range(topic.partitions)]
+    """Every partition, as the topic is now: who holds the first one's lock keeps others from changing it."""
+    logs: list[PartitionLog] = []
     with contextlib.ExitStack() as locks:
-        for log in logs:
+        while len(logs) < topic.partitions:
+            log = store.log(topic.id, len(logs))
             locks.enter_context(log.exclusive())
+            logs.append(log)
+            if len(logs) == 1:
+                topic.refresh()
         yield logs
 
 

@@ -17,6 +17,7 @@ from jjq import layout, objects, topicfile
 from jjq.catalog.base import PartitionRow, TopicRow
 from jjq.catalog.channels import all_channels, channel_places
 from jjq.errors import DamagedSegment, StoreError, StoreFormat, TopicDeleted
+from jjq.facts import Facts
 from jjq.known import Known, in_use
 from jjq.log.check import ActiveEnd, check_active, check_segment
 from jjq.log.reader import LOST
@@ -24,7 +25,6 @@ from jjq.log.stream import stream_paths
 from jjq.model import Segment
 from jjq.reports import Problem, Progress, VerifyReport, no_progress
 from jjq.store import Store
-from jjq.topic import Facts
 
 _ROUNDS = 20  # how often what vanished is looked up again before a busy partition is left for another time
 _EVER = 1 << 62

@@ -10,9 +10,9 @@ import pytest
 
 import jjq
 from jjq.errors import DamagedSegment
+from jjq.facts import Facts
 from jjq.log.check import check_active, check_segment
 from jjq.log.format import ENTRY_SIZE
-from jjq.topic import Facts
 from jjq.verify import verify
 from tests.stores import assert_whole, flip, paths, roll, tables
 

@@ -152,6 +152,13 @@ class Catalog:
     def topics(self) -> list[TopicRow]:
         return [_topic(row) for row in self.driver.rows("topics")]
 
+    def partition_count(self, topic_id: str) -> int:
+        """How many partitions a topic has now; raises TopicDeleted."""
+        row = self.driver.row("partition_count", topic_id=topic_id)
+        if row is None:
+            raise _deleted(topic_id)
+        return int(row[0])
+
     def topic_names(self) -> list[str]:
         return [row[0] for row in self.driver.rows("topic_names")]
 
@@ -169,12 +176,16 @@ class Catalog:
                 schema_version=topic.schema_version, created_at=topic.created_at,
             )  # fmt: skip
             self._add_schema(tx, topic.id, topic.schema_version, topic.schema)
-            for partition in range(topic.partitions):
-                tx.run(
-                    "add_partition", topic_id=topic.id, partition=partition, start_offset=0, end_offset=0, active=None,
-                    active_schema=topic.schema_version, lineage=0, boot_id=boot_id, prefix_max_ts=prefix_max_ts,
-                )  # fmt: skip
+            self._add_partitions(tx, topic, range(topic.partitions), boot_id, prefix_max_ts)
             return True
+
+    @staticmethod
+    def _add_partitions(tx: Statements, topic: TopicRow, added: range, boot_id: str, prefix_max_ts: int) -> None:
+        for partition in added:
+            tx.run(
+                "add_partition", topic_id=topic.id, partition=partition, start_offset=0, end_offset=0, active=None,
+                active_schema=topic.schema_version, lineage=0, boot_id=boot_id, prefix_max_ts=prefix_max_ts,
+            )  # fmt: skip
 
     @staticmethod
     def _add_schema(tx: Statements, topic_id: str, version: int, schema: pa.Schema | None) -> None:
@@ -415,14 +426,23 @@ class Catalog:
             return True
         return False
 
-    def alter_topic(self, topic_id: str, config: dict[str, Any], schema_version: int, schema: pa.Schema | None) -> None:
+    def alter_topic(self, after: TopicRow, boot_id: str, prefix_max_ts: int) -> None:
+        """Makes a topic's row what it is to be: with another schema version, or with more partitions, which subscribers and
+        channels begin at offset 0."""
         with self.driver.write(durable=True) as tx:
-            row = tx.row("topic_by_id", id=topic_id)
+            row = tx.row("topic_by_id", id=after.id)
             if row is None:
-                raise _deleted(topic_id)
-            if schema_version != row[4]:
-                self._add_schema(tx, topic_id, schema_version, schema)
-            tx.run("update_topic", id=topic_id, config=json.dumps(config), schema_version=schema_version)
+                raise _deleted(after.id)
+            if after.schema_version != row[4]:
+                self._add_schema(tx, after.id, after.schema_version, after.schema)
+            tx.run(
+                "update_topic", id=after.id, config=json.dumps(after.config), schema_version=after.schema_version,
+                partitions=after.partitions,
+            )  # fmt: skip
+            if after.partitions > row[2]:
+                self._add_partitions(tx, after, range(row[2], after.partitions), boot_id, prefix_max_ts)
+                tx.run("fill_cursors", topic_id=after.id)
+                tx.run("fill_channel_partitions", topic_id=after.id)
 
     def drop_topic(self, topic_id: str, garbage: Sequence[str], due_at: int) -> None:
         with self.driver.write(durable=True) as tx:
@@ -463,7 +483,8 @@ class Catalog:
         return [SubscriberRow(*row) for row in self.driver.rows("subscribers")]
 
     def add_subscriber(self, row: SubscriberRow, cursors: Mapping[int, tuple[int, int]]) -> bool:
-        """False when the name is taken. `cursors` by partition: (next offset, lineage)."""
+        """False when the name is taken. `cursors` by partition: (next offset, lineage). Partitions that were added since
+        those were looked up begin at offset 0."""
         with self.driver.write(durable=True) as tx:
             if tx.row("subscriber", name=row.name):
                 return False
@@ -475,6 +496,7 @@ class Catalog:
             )  # fmt: skip
             for partition, (offset, lineage) in cursors.items():
                 tx.run("set_cursor", subscriber_id=row.id, partition=partition, next_offset=offset, lineage=lineage)
+            tx.run("fill_cursors", topic_id=row.topic_id)
             return True
 
     def drop_subscriber(self, subscriber_id: str) -> bool:

@@ -86,7 +86,8 @@ def channel_places(driver: Driver, channel_id: int) -> dict[int, Place]:
 
 
 def add_channel(driver: Driver, row: ChannelRow, places: Mapping[int, Place]) -> int | None:
-    """The new channel's id; None when the name is taken."""
+    """The new channel's id; None when the name is taken. Partitions that were added since its places were looked up begin
+    at offset 0."""
     with driver.write(durable=True) as tx:
         if not tx.row("topic_by_id", id=row.topic_id):
             raise _no_topic(row.topic_id)
@@ -101,6 +102,7 @@ def add_channel(driver: Driver, row: ChannelRow, places: Mapping[int, Place]) ->
             tx.run(
                 "add_channel_place", channel_id=added[0], partition=partition, fetch_offset=offset, lineage=lineage
             )  # fmt: skip
+        tx.run("fill_channel_partitions", topic_id=row.topic_id)
         return int(added[0])
 
 

@@ -33,7 +33,7 @@ VALUES (:id, :name, :partitions, :config, :schema_version, :created_at)
 INSERT INTO topic_schemas (topic_id, version, schema) VALUES (:topic_id, :version, :schema)
 
 -- name: update_topic
-UPDATE topics SET config = :config, schema_version = :schema_version WHERE id = :id
+UPDATE topics SET config = :config, schema_version = :schema_version, partitions = :partitions WHERE id = :id
 
 -- name: drop_topic
 DELETE FROM topics WHERE id = :topic_id

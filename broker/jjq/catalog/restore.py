@@ -93,6 +93,8 @@ def carry_over(older: Catalog, catalog: Catalog) -> None:
         for statement in ("drop_lost_channels", "drop_lost_channel_partitions", "drop_lost_channel_leases",
                           "free_channel_leases", "drop_lost_object_references", "drop_lost_pushed"):  # fmt: skip
             tx.run(statement)
+        for topic_id, *_ in tx.rows("topics"):  # one may have got partitions since the backup
+            tx.run("fill_channel_partitions", topic_id=topic_id)
 
 
 def restore_garbage(catalog: Catalog, paths: Sequence[str], due_at: int) -> None:

@@ -94,7 +94,7 @@ def _chunks(
     yield from _in_chunks(merged if starts is not None else deque(merged, maxlen=count))
     if arguments.follow:
         places = {partition: (ends[partition], bounds[partition].lineage) for partition in chosen}
-        yield from follow(store, topic, places, columns)
+        yield from follow(store, topic, places, columns, new_partitions=arguments.partition is None)
 
 
 def _read(

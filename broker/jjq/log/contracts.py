@@ -50,6 +50,7 @@ class LogSettings:
     """What appending needs to know of a topic; read again whenever another active file is opened."""
 
     schema_version: int
+    partitions: int
     sync: str
     sync_interval_ms: int
     segment_bytes: int

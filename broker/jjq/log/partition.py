@@ -19,7 +19,7 @@ from jjq.errors import DamagedSegment, StoreError
 from jjq.log.active import ActiveFile
 from jjq.log.contracts import LogCatalog, LogSettings, PartitionState, TopicFacts
 from jjq.log.recovery import copy_whole, survey
-from jjq.log.requests import Append, encode_all
+from jjq.log.requests import Append, MorePartitions, encode_all
 from jjq.log.stream import stream_paths
 from jjq.model import Segment
 
@@ -55,7 +55,8 @@ class PartitionLog:
     def append(self, request: Append) -> None:
         """Appends and returns when the request is as durable as the topic promises; threads that wait share a sync.
 
-        Raises StoreError when the disk refuses, DamagedSegment, TopicDeleted; then nothing of the request is visible.
+        Raises StoreError when the disk refuses, DamagedSegment, TopicDeleted, MorePartitions; then nothing of the request
+        is visible.
         """
         # One thread leads and writes what has queued; the others sleep on a lock of their own, so that finishing a group
         # wakes exactly those it has served and one new leader.
@@ -73,7 +74,7 @@ class PartitionLog:
         if request.error is not None:
             raise request.error
 
-    def append_value(self, version: int, value: bytes) -> tuple[int, int]:
+    def append_value(self, version: int, value: bytes, among: int = 0) -> tuple[int, int]:
         """`append` of one value, without key and headers, at the broker's time, to a topic without a schema.
 
         Returns its offset and timestamp. Most single pushes are such, and most meet no other thread: then they need no
@@ -85,11 +86,11 @@ class PartitionLog:
                 alone, self._led = not self._led, True
             if alone:
                 with self._leader:
-                    return self._write_value(value)
+                    return self._write_value(value, among)
         finally:
             if alone:
                 self._hand_over()
-        request = Append(version, (None,), (value,), size=len(value) + 400)
+        request = Append(version, (None,), (value,), size=len(value) + 400, among=among)
         self.append(request)
         return request.offset, request.timestamp
 
@@ -147,7 +148,7 @@ class PartitionLog:
             size += taken[-1].size
         return taken
 
-    def _write_value(self, value: bytes) -> tuple[int, int]:
+    def _write_value(self, value: bytes, among: int) -> tuple[int, int]:
         if self._lock_fd < 0:
             self._open_lock()
         files.lock(self._lock_fd)
@@ -156,6 +157,8 @@ class PartitionLog:
             active = self._ready_locked(now)
             settings = self._settings
             assert settings is not None
+            if 0 < among < settings.partitions:
+                raise MorePartitions
             template = self._facts.template(settings.schema_version)
             assert template is not None
             sync = settings.sync == "always"
@@ -181,7 +184,14 @@ class PartitionLog:
             version = settings.schema_version
             assert self._settings is not None
             settings = self._settings
-            if settings.schema_version != version:
+            late = [each for each in requests if 0 < each.among < settings.partitions]
+            for each in late:
+                each.error = MorePartitions()
+            if late:
+                requests = [each for each in requests if each.error is None]
+                if not requests:
+                    return
+            if late or settings.schema_version != version:
                 groups, messages = encode_all(requests, self._facts, settings.schema_version)
             stamp = max(now, active.last_ts)
             messages = [

@@ -16,12 +16,17 @@ _TEMPLATE_ROWS = 256  # above this pyarrow's fixed cost no longer matters
 _JOIN_ROWS = 4096
 
 
+class MorePartitions(Exception):
+    """The topic has more partitions by now than one was chosen among; nothing was appended."""
+
+
 @dataclass(eq=False, slots=True)
 class Append:
     """A request to append: rows of a topic without a schema, or one batch of physical columns without timestamps.
 
-    `stamps` in microseconds for producer time, None for the broker's. Filled in when it is done: the first offset and
-    the timestamp of the first row.
+    `stamps` in microseconds for producer time, None for the broker's. `among` is the number of partitions that this one
+    was chosen among, 0 if that does not matter. Filled in when it is done: the first offset and the timestamp of the
+    first row.
     """
 
     version: int
@@ -31,6 +36,7 @@ class Append:
     batch: pa.RecordBatch | None = None
     stamps: Sequence[int] | None = None
     size: int = 0
+    among: int = 0
     offset: int = -1
     timestamp: int = 0
     done: bool = False

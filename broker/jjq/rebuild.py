@@ -38,7 +38,7 @@ from jjq.catalog.restore import (
     writer_batches,
 )
 from jjq.clock import now_us
-from jjq.config import TopicConfig
+from jjq.config import MAX_PARTITIONS, TopicConfig
 from jjq.log.format import NO_TS, stream_head
 from jjq.log.reader import LOST
 from jjq.log.sealed import file_crc
@@ -118,10 +118,14 @@ class Rebuild:
     def _known(self, directory: Path, found: topicfile.TopicFile | None) -> Topic | None:
         """What `topic.json` says, or an older catalog, or else what can be told from the files."""
         topic = None if found is None else Topic(found.row, dict(found.schemas), found.spans, found.lineages)
+        partitions = layout.partition_directories(directory)
+        # A partition that was added a moment ago is in the newest of these alone, or only in its directory's files.
+        most = max((int(each.name) + 1 for each in partitions if _has_segments(each)), default=1)
         for catalog in self._older:
             row = catalog.topic_by_id(directory.name)
             if row is None:
                 continue
+            most = max(most, row.partitions)
             if topic is None:
                 topic = Topic(row, catalog.schemas(row.id))
                 for each in catalog.partitions(row.id):
@@ -132,7 +136,6 @@ class Rebuild:
             for partition in range(row.partitions):
                 known = topic.lineages.setdefault(partition, [])
                 known += [each for each in catalog.lineages(row.id, partition, -1) if each not in known]
-        partitions = layout.partition_directories(directory)
         if topic is None and partitions:
             count = max(int(each.name) for each in partitions) + 1
             config = TopicConfig().to_dict()
@@ -140,6 +143,7 @@ class Rebuild:
             topic = Topic(TopicRow(directory.name, name, count, config, 0, now_us(), None), {}, learned=True)
             self._report.notes.append(f"nobody knows what topic {directory.name} was called; it is now {name}")
         if topic is not None:
+            topic.row = replace(topic.row, partitions=max(most, topic.row.partitions))
             self._learn_schemas(topic, partitions)
         return topic
 
@@ -413,6 +417,11 @@ class Rebuild:
             self._report.notes.append(
                 "no backup of the catalog was found, so subscribers and channels have to be made again"
             )
+
+
+def _has_segments(directory: Path) -> bool:
+    within = int(directory.name) < MAX_PARTITIONS
+    return within and any(layout.segment_file(path.name) is not None for path in directory.iterdir())
 
 
 class _Claims:

@@ -50,5 +50,10 @@ def contents(store: jjq.Store) -> State:
             "sync": topic.config.sync,
             "retention": topic.config.retention_us,
             "rows": {partition: rows_of(topic, partition) for partition in range(topic.partitions)},
+            "subscribers": {each.name: each.positions() for each in store.subscribers(topic.name)},
+            "channels": {
+                each.name: store.catalog.driver.rows("channel_places", channel_id=each.id)
+                for each in store.channels(topic.name)
+            },
         }
     return state

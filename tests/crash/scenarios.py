@@ -75,6 +75,11 @@ def _tear(store: jjq.Store) -> None:
         file.write(b"\xff\xff\xff\xff torn")
 
 
+def _subscribe(store: jjq.Store) -> None:
+    store.create_subscriber("t", "s", start="latest")
+    store.channel("t", "c", create=True)
+
+
 def _push_and_sync(store: jjq.Store) -> None:
     """What the background does for a topic with `interval`."""
     topic = store.topic("t")
@@ -109,6 +114,7 @@ SCENARIOS = (
     Scenario("link", _link),
     Scenario("commit over two topics", _commit),
     Scenario("alter: a column", lambda store: store.alter_topic("s", add_columns=pa.schema([("x", pa.float64())]))),
+    Scenario("alter: partitions", lambda store: store.alter_topic("t", partitions=4), _subscribe),
     Scenario("alter: settings", lambda store: store.alter_topic("t", retention=timedelta(days=7))),
     Scenario("empty", lambda store: store.topic("t").empty()),
     Scenario("delete", lambda store: store.delete_topic("t"), already=TopicNotFound),

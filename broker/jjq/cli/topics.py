@@ -91,13 +91,18 @@ def add_commands(commands: Commands) -> None:
     parser.add_argument("topic", metavar="TOPIC")
 
     parser = add_command(
-        group, "alter", _alter, "change settings of a topic, or add columns; nobody needs to restart",
-        "  jjq topic alter flights --retention '30 days'\n  jjq topic alter flights --add-column gate:string",
+        group, "alter", _alter, "change settings of a topic, add columns or partitions; nobody needs to restart",
+        "  jjq topic alter flights --retention '30 days'\n  jjq topic alter flights --add-column gate:string\n"
+        "  jjq topic alter flights --partitions 8",
     )  # fmt: skip
     parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument(
         "--add-column", type=typed(column), action="append", default=[], metavar="NAME:TYPE",
         help="a nullable column at the end; repeat it for each",
+    )  # fmt: skip
+    parser.add_argument(
+        "--partitions", type=typed(at_least_one), metavar="N",
+        help="add partitions until there are N; keys choose among all of them from then on",
     )  # fmt: skip
     _add_settings(parser)
 
@@ -253,11 +258,12 @@ def _segment_limits(config: dict[str, Any]) -> str:
 
 def _alter(arguments: argparse.Namespace) -> int:
     settings = _settings(arguments)
-    if not settings and not arguments.add_column:
-        raise UsageError("nothing to alter: give a setting, or --add-column")
+    if not settings and not arguments.add_column and arguments.partitions is None:
+        raise UsageError("nothing to alter: give a setting, --add-column or --partitions")
     columns = pa.schema(arguments.add_column) if arguments.add_column else None
     with open_store(arguments) as store:
-        _answer(arguments, store.alter_topic(arguments.topic, add_columns=columns, **settings), "altered")
+        topic = store.alter_topic(arguments.topic, partitions=arguments.partitions, add_columns=columns, **settings)
+        _answer(arguments, topic, "altered")
     return OK
 
 

@@ -72,6 +72,8 @@ def history(sync: str) -> list[Step]:
         ("push after emptying", lambda store: plain(store).push(b"emptied", partition=0)),
         ("compact", lambda store: store.maintain(grace_us=0)),
         ("push after compacting", lambda store: plain(store).push(b"compacted", partition=1)),
+        ("grow", lambda store: store.alter_topic("t", partitions=4)),
+        ("push to a new partition", lambda store: plain(store).push(b"new partition", partition=3)),
         ("delete u", lambda store: store.delete_topic("u")),
         ("create u again", lambda store: store.create_topic("u", **settings)),
         ("push to the new u", lambda store: store.topic("u").push(b"new")),
@@ -79,7 +81,7 @@ def history(sync: str) -> list[Step]:
 
 
 # Steps after which all that came before them, in every partition they touch, has to survive any cut.
-DURABLE = {"sync": "ts", "link": "t", "link to both": "ts", "alter": "s", "empty": "t"}
+DURABLE = {"sync": "ts", "link": "t", "link to both": "ts", "alter": "s", "empty": "t", "grow": "t"}
 
 
 @dataclass

@@ -17,13 +17,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import jjq
 from jjq.errors import DataLoss, StagedFileMissing, TopicDeleted
 from jjq.model import StagedFile
+from jjq.staging import partition_of
 from tests.property.log_model import METADATA, US, Mark, Model, Part, Row, active_file, cut_power, read, rows_of, tear
 from tests.stores import assert_whole, roll
 
 SYNC = st.sampled_from(["always", "interval", "none"])
 NAMES = st.sampled_from(["plain", "timed", "rows"])
 WHICH = st.integers(0, 1)
-PART = st.integers(0, 1)
+PART = st.integers(0, 3)
 VALUES = st.lists(st.sampled_from([None, b"", b"a", b"bb" * 40, b"c" * 700]), min_size=1, max_size=7)
 KEYS = st.sampled_from([None, b"", b"k", b"other"])
 STAMPS = st.lists(st.integers(0, 40), min_size=7, max_size=7)
@@ -31,7 +32,7 @@ SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 
 
 class Log(RuleBasedStateMachine):
-    """Topics: `plain` (broker time, two partitions), `timed` (producer time), `rows` (a schema, producer time)."""
+    """Topics: `plain` (broker time, two partitions), `timed` (producer time), `rows` (a schema, producer time); they grow."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,6 +114,18 @@ class Log(RuleBasedStateMachine):
         position = topic.push(value, key=key, partition=at, timestamp=times and times[0])
         assert (position.partition, position.offset) == (at, part.end)
         part.rows.append(Row(value, key, times and times[0]))
+
+    @rule(name=NAMES, which=WHICH, values=VALUES, key=KEYS, stamps=STAMPS)
+    def push_anywhere(
+        self, name: str, which: int, values: list[bytes | None], key: bytes | None, stamps: list[int]
+    ) -> None:
+        """A key chooses among the partitions that there are, whatever the handle knows."""
+        topic, parts = self.handles[name, which], self.models[name].parts
+        (value,), times = self.values(name, values[:1], topic), self.times(name, stamps, 1)
+        position = topic.push(value, key=key, timestamp=times and times[0])
+        assert key is None or position.partition == partition_of(key, len(parts))
+        assert position.offset == parts[position.partition].end
+        parts[position.partition].rows.append(Row(value, key, times and times[0]))
 
     @rule(name=NAMES, which=WHICH, partition=PART, values=VALUES, key=KEYS, stamps=STAMPS, table=st.booleans())
     def push_several(
@@ -218,6 +231,14 @@ class Log(RuleBasedStateMachine):
         """The other store's handle still has the old setting."""
         self.settings[name]["sync"] = sync
         self.stores[which].alter_topic(name, sync=sync)
+
+    @rule(name=NAMES, which=WHICH, more=st.integers(0, 2))
+    def grow(self, name: str, which: int, more: int) -> None:
+        """What the handles of both stores know of it, they learn when they need it."""
+        parts = self.models[name].parts
+        more = min(more, 4 - len(parts))
+        assert self.stores[which].alter_topic(name, partitions=len(parts) + more).partitions == len(parts) + more
+        parts += [Part() for _ in range(more)]
 
     @rule(name=NAMES, which=WHICH)
     def delete_and_make_again(self, name: str, which: int) -> None:

@@ -145,6 +145,19 @@ def test_altering_changes_settings_and_adds_columns(cli: Cli) -> None:
     assert "nothing to alter" in cli.error("topic", "alter", "t", code=2)
 
 
+def test_partitions_are_added_and_never_taken_away(cli: Cli) -> None:
+    cli.run("topic", "create", "t", "--partitions", "2")
+    cli.run("subscriber", "create", "t", "s", "--start", "latest")
+    altered = cli.json("topic", "alter", "t", "--partitions", "4", "--retention", "1 day")
+    assert (len(altered["partitions"]), altered["config"]["retention_us"]) == (4, 86_400_000_000)
+    assert "topic t altered: 4 partitions, plain values" in cli.text("topic", "alter", "t", "--partitions", "4")
+    assert "has 4 partitions and cannot have fewer" in cli.error("topic", "alter", "t", "--partitions", "3", code=2)
+    cli.error("topic", "alter", "t", "--partitions", "0", code=2)
+    cli.run("push", "t", "--partition", "3", stdin="new\n")
+    assert cli.json("pop", "s")["value"] == "new"
+    assert cli.run("verify").returncode == 0
+
+
 def test_columns_come_from_a_file_and_can_be_overruled(cli: Cli) -> None:
     table = pa.table({"n": pa.array([1], pa.int16()), "s": ["x"], "u": pa.array([1], pa.uint8())})
     parquet.write_table(table, cli.directory / "f.parquet")

@@ -210,7 +210,7 @@ class Rebuild:
         return replace(segment, schema_version=topic.row.schema_version if version is None else version)
 
     def _rows_of(self, catalog: Catalog, place: Place) -> Iterator[tuple[PartitionRow, Segment]]:
-        if catalog.topic_by_id(place[0]) is None:
+        if not _knows(catalog, place):
             return
         row, segments = catalog.segments(*place, 0, _EVER)
         for segment in segments:
@@ -347,7 +347,7 @@ class Rebuild:
         """Says so when the file that was appended to is gone with its index: nobody knows how much was in it."""
         place = (topic.row.id, partition)
         for catalog in self._older:
-            if catalog.topic_by_id(place[0]) is None:
+            if not _knows(catalog, place):
                 continue
             active = catalog.partition(*place).active
             if active is not None and not any(
@@ -417,6 +417,12 @@ class Rebuild:
             self._report.notes.append(
                 "no backup of the catalog was found, so subscribers and channels have to be made again"
             )
+
+
+def _knows(catalog: Catalog, place: Place) -> bool:
+    """Whether a catalog has a partition, which may be younger than it is."""
+    topic = catalog.topic_by_id(place[0])
+    return topic is not None and place[1] < topic.partitions
 
 
 def _has_segments(directory: Path) -> bool:

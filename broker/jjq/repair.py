@@ -173,6 +173,9 @@ def _contradiction(root: Path, catalog: Catalog) -> str | None:
             rows = []
         if [row.partition for row in rows] != list(range(topic.partitions)):
             return f"it lacks partitions of topic {topic.name!r}"
+        written = topicfile.read(root, topic.id)  # after the catalog, so it is never ahead of it
+        if written is not None and written.row.partitions > topic.partitions:
+            return f"it knows {topic.partitions} of the {written.row.partitions} partitions of topic {topic.name!r}"
         for row in rows:
             _, segments = catalog.segments(topic.id, row.partition, 0, _EVER)
             for _, what, _, _ in chain_problems(row, segments):

@@ -280,7 +280,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = first.partitions if first is not None and first.id == last.id else {}
             earliest = ranges.positions(view, end=False).partitions
             for p, at in sorted(last.partitions.items()):
-                since = begin.get(p, earliest[p])
+                # A partition that was added to a topic began at 0: what is gone of it was not read.
+                since = begin.get(p, Position(0, 0) if begin else earliest[p])
                 if since != at:
                     slices.append(ranges.plan(view, p, since, at, self.policy))
         let_go(views.values())

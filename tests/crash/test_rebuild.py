@@ -413,6 +413,55 @@ def test_an_old_copy_of_the_catalog_put_back_costs_nothing(place: Path) -> None:
     assert_whole(path)
 
 
+def make_grown(path: Path) -> dict[str, pa.Table]:
+    """A topic that got partitions since the catalog's backup, with records in them, and some who read it."""
+    with jjq.open(path) as store:
+        store.create_topic("t", partitions=2).push_many([b"old"] * 3, partition=1)
+        store.create_subscriber("t", "s", start="latest")
+        store.channel("t", "c", create=True, start="latest")
+        store.maintain()
+        topic = store.alter_topic("t", partitions=5)
+        topic.push_many([b"a", b"b"], partition=3)
+        return tables(store)
+
+
+@pytest.mark.parametrize("lose", [lose_catalog, damage_catalog, empty_catalog])
+@pytest.mark.parametrize("known", [True, False])
+def test_partitions_that_were_added_since_the_backup_are_there(
+    lose: Callable[[Path], None], known: bool, place: Path
+) -> None:
+    """Though `topic.json` may not say so yet, where the process that added them died at once."""
+    path = place / "store"
+    before = make_grown(path)
+    (written,) = (path / "topics").glob("*/topic.json")
+    if not known:
+        body = json.loads(written.read_text())
+        spans = {partition: body["offsets"][partition] for partition in ("0", "1")}
+        written.write_text(json.dumps(body | {"partitions": 2, "offsets": spans}))
+    lose(path)
+    assert repair(path).lost == []
+    with jjq.open(path) as store:
+        count = 5 if known else 4
+        assert (store.topic("t").partitions, tables(store)) == (count, before)
+        assert store.subscriber("s").positions() == {0: 0, 1: 3} | dict.fromkeys(range(2, count), 0)
+        assert [each.value for each in store.subscriber("s").poll()] == [b"a", b"b"]
+        assert [each.record.value for each in store.channel("t", "c").receive(10)] == [b"a", b"b"]
+        assert_whole(store)
+    assert json.loads(written.read_text())["partitions"] == count
+
+
+def test_an_old_copy_of_the_catalog_put_back_costs_no_partition(place: Path) -> None:
+    path = place / "store"
+    before = make_grown(path)
+    old = (path / "catalog.backup.db").read_bytes()
+    lose_catalog(path)
+    (path / "catalog.db").write_bytes(old)
+    assert "it knows 2 of the 5 partitions" in (repair(path).rebuilt or "")
+    with jjq.open(path) as store:
+        assert tables(store) == before
+    assert not assert_whole(path).unknown
+
+
 def test_a_topic_file_that_is_gone_too_costs_the_name_and_not_the_records(place: Path) -> None:
     path = place / "store"
     with jjq.open(path) as store:

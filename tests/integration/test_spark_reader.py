@@ -253,6 +253,15 @@ def test_a_replayed_micro_batch_gives_the_same_rows_after_compaction(store: jjq.
     assert rows(stream(store), stream(store).partitions(start, end)) == first
 
 
+def test_offsets_of_a_batch_name_the_partitions_that_were_added(store: jjq.Store) -> None:
+    store.create_topic("t").push_many(number(3))
+    store.alter_topic("t", partitions=2).push(b"new", partition=1)
+    reader = batch(store, startingOffsets='{"t":{"0":2,"1":0}}')
+    assert sorted(values(reader, reader.partitions())) == [b"2", b"new"]
+    with pytest.raises(InvalidArgument, match="0 to 1, and no other; missing: 1"):
+        batch(store, startingOffsets='{"t":{"0":2}}').partitions()
+
+
 def test_a_topic_that_joins_at_a_restart_is_read_from_its_earliest(store: jjq.Store) -> None:
     store.create_topic("t").push_many(number(3))
     reader = stream(store, startingOffsets="earliest")

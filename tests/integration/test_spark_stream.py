@@ -1,5 +1,6 @@
 """Streams of topics that come and go, several limits at once, subscribers that follow: without a JVM, as Spark calls them."""
 
+import json
 import logging
 import os
 from typing import Any
@@ -511,3 +512,60 @@ def test_a_batch_has_nothing_for_a_subscriber_to_follow(store: jjq.Store) -> Non
         batch(store, subscriber="query")
     with pytest.raises(InvalidArgument, match="cannot name a subscriber"):
         source(store, subscriber="no way").schema()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_partitions_that_are_added_are_read_from_their_earliest(
+    store: jjq.Store, restarted: bool, starting: str
+) -> None:
+    topic = store.create_topic("t", partitions=2)
+    topic.push_many(number(3), partition=0)
+    reader = stream(store, startingOffsets=starting)
+    start = through_json(reader.initialOffset())
+    end = through_json(reader.latestOffset(start, ALL))
+    assert values(reader, reader.partitions(start, end)) == (number(3) if starting == "earliest" else [])
+    with jjq.open(store.path) as elsewhere:
+        grown = elsewhere.alter_topic("t", partitions=4)
+        grown.push_many(number(2, 10), partition=2)
+        if restarted:
+            reader = stream(store, startingOffsets=starting)
+        further = through_json(reader.latestOffset(end, ALL))
+        assert further["topics"]["t"] == {"id": topic.id, "0": [3, 0], "1": [0, 0], "2": [2, 0], "3": [0, 0]}
+        assert json.dumps(reader.latestOffset(further, ALL)) == json.dumps(further)
+        planned = reader.partitions(end, further)
+        assert values(reader, planned) == number(2, 10)
+        grown.push_many(number(1, 20), partition=3)
+        last = through_json(reader.latestOffset(further, ReadMaxRows(5)))
+        assert values(reader, reader.partitions(further, last)) == number(1, 20)
+    again = stream(store)  # a task or a micro-batch that is tried again
+    assert values(again, planned) == values(again, again.partitions(end, further)) == number(2, 10)
+
+
+def test_what_retention_took_of_an_added_partition_is_loss(store: jjq.Store) -> None:
+    topic = store.create_topic("t", segment_rows=2, retention_segments=1)
+    reader, lenient = stream(store), stream(store, failOnDataLoss="false")
+    start = through_json(reader.latestOffset(reader.initialOffset(), ALL))
+    store.alter_topic("t", partitions=2)
+    for i in range(3):
+        topic.push_many(number(2, 2 * i), partition=1)
+    store.maintain()
+    end = through_json(reader.latestOffset(start, ALL))
+    with pytest.raises(DataLoss):
+        reader.partitions(start, end)
+    assert values(lenient, lenient.partitions(start, end)) == number(2, 4)
+
+
+def test_partitions_added_meanwhile_are_for_the_next_available_now(store: jjq.Store) -> None:
+    topic = store.create_topic("t")
+    topic.push_many(number(2))
+    reader = stream(store, startingOffsets="earliest")
+    start = through_json(reader.initialOffset())
+    reader.prepareForTriggerAvailableNow()
+    store.alter_topic("t", partitions=2).push(b"new", partition=1)
+    end = through_json(reader.latestOffset(start, ALL))
+    assert values(reader, reader.partitions(start, end)) == number(2)
+    assert reader.latestOffset(end, ALL) == end
+    later = stream(store, startingOffsets="earliest")
+    later.prepareForTriggerAvailableNow()
+    assert values(later, later.partitions(end, later.latestOffset(end, ALL))) == [b"new"]

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import itertools
 import threading
@@ -290,6 +291,7 @@ WAITS: dict[str, tuple[Callable[[jjq.Store], object], Callable[..., bytes]]] = {
     "peek": (_subscriber, lambda it: it.peek(timeout=None).value),
     "poll": (_subscriber, lambda it: it.poll(timeout=None)[0].value),
     "iteration": (_subscriber, lambda it: next(iter(it)).value),
+    "async iteration": (_subscriber, lambda it: asyncio.run(anext(aiter(it))).value),
     "receive": (
         lambda store: store.channel("t", "c", create=True, start="latest"),
         lambda it: it.receive(timeout=None)[0].record.value,

@@ -355,7 +355,8 @@ def follow(store: Store, topic: Topic, places: Mapping[int, Place], columns: Seq
 
 
 def watched(topic: Topic) -> list[Path] | None:
-    """The files that tell of new records in a topic, or of its end; None where no file does."""
+    """The files that tell of new records in a topic, of new partitions, or of its end; None where no file does."""
+    topic.catch_up()
     found: list[Path] = []
     for partition in range(topic.partitions):
         paths = topic.reader.watched(partition)

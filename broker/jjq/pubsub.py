@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from jjq import ephemeral, files
 from jjq.errors import DataLoss, InvalidArgument, JjqError, StoreClosed, TopicDeleted
-from jjq.feed import Feed, beginnings
+from jjq.feed import Feed, beginnings, watched
 from jjq.interest import LOCK, NOTE, glob, reached, registry
 from jjq.model import check_name
 from jjq.topics import at_first_use
@@ -180,12 +180,11 @@ class PubSub:
     def _watched(self) -> list[Path] | None:
         found = [self._store.path / "catalog.lock"]  # rung when topics come and go
         for reading in list(self._readings.values()):
-            for partition in range(reading.topic.partitions):
-                with contextlib.suppress(TopicDeleted):
-                    paths = reading.topic.reader.watched(partition)
-                    if paths is None:
-                        return None
-                    found += paths
+            with contextlib.suppress(TopicDeleted):
+                paths = watched(reading.topic)
+                if paths is None:
+                    return None
+                found += paths
         return found
 
     # --- following topics --------------------------------------------------------------------------------------------

@@ -131,19 +131,26 @@ class Listener:
     def arm(self) -> int:
         """Begins to listen. What is written from here on ends a sleep with the number returned, so the caller looks once
         more before it."""
-        wanted = None if self._closed else self._paths()
-        watcher = None if wanted is None else _get_watcher()
-        with self._condition:
-            if watcher is None or wanted is None or self._closed:
-                self.told = False
-                return self._wakes
-            for path in [path for path in self._watches if path not in wanted]:
-                watcher.remove(self._watches.pop(path), self)
-            for path in wanted:
-                if path not in self._watches and (number := watcher.add(path, self)) >= 0:
-                    self._watches[path] = number
-            self.told = len(self._watches) == len(wanted)
-            return self._wakes
+        while True:
+            armed = (
+                self._wakes
+            )  # before it is asked what to watch: what changes that is told by a file, and ends the sleep
+            wanted = None if self._closed else self._paths()
+            watcher = None if wanted is None else _get_watcher()
+            with self._condition:
+                if watcher is None or wanted is None or self._closed:
+                    self.told = False
+                    return self._wakes
+                for path in [path for path in self._watches if path not in wanted]:
+                    watcher.remove(self._watches.pop(path), self)
+                more = False
+                for path in wanted:
+                    if path not in self._watches and (number := watcher.add(path, self)) >= 0:
+                        self._watches[path] = number
+                        more = True
+                self.told = len(self._watches) == len(wanted)
+            if not more:  # else it may have changed before these were watched
+                return armed
 
     def sleep(self, armed: int, seconds: float) -> bool:
         """Until something was written since `armed` (True), or the time is over."""
@@ -207,13 +214,11 @@ def wait_for(
             return None
         told = listener.told
         rest = min(longest(), _SAFETY_S if told else max(pause, _SHARE * (now - began)))
-        if listener.sleep(armed, rest if left is None else min(rest, left)):
-            # Who was woken looks at once: there is most likely something, and arming takes as long as looking.
-            if found := look():
-                return found
-            armed = listener.arm()
-        elif not told:
-            armed = listener.arm()
+        woken = listener.sleep(armed, rest if left is None else min(rest, left))
+        # Who was woken looks at once: there is most likely something, and arming takes as long as looking.
+        if woken and (found := look()):
+            return found
+        armed = listener.arm()
         pause = min(pause * _GROWTH, _LONGEST_PAUSE_S)
 
 

@@ -57,6 +57,38 @@ def test_a_write_by_another_process_ends_a_sleep(bell: Path, monkeypatch: pytest
     listener.close()
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
+def test_what_comes_to_be_watched_while_it_begins_to_listen_is_watched(bell: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.touch()
+    answers = [[bell], [bell, other]]
+    listener = Listener(lambda: answers.pop(0) if len(answers) > 1 else answers[0])
+    armed = listener.arm()
+    other.write_bytes(b"x")
+    assert listener.sleep(armed, 60)
+    listener.close()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
+def test_what_is_written_while_it_is_asked_what_to_watch_ends_the_sleep(bell: Path) -> None:
+    """It may say that there is more to be watched, which the answer has not."""
+    told = threading.Event()
+
+    def paths() -> list[Path]:
+        if told.is_set():
+            heard = bystander.arm()
+            bell.write_bytes(b"x")
+            assert bystander.sleep(heard, 60)
+        return [bell]
+
+    listener, bystander = Listener(paths), Listener(lambda: [bell])
+    listener.arm()
+    told.set()
+    assert listener.sleep(listener.arm(), 60)
+    for each in (listener, bystander):
+        each.close()
+
+
 def test_a_file_that_cannot_be_watched_is_looked_at_instead(tmp_path: Path) -> None:
     listener = Listener(lambda: [tmp_path / "not-there"])
     listener.arm()

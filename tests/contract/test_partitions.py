@@ -275,7 +275,7 @@ def test_a_batch_of_a_producer_that_cannot_be_written_fails_for_its_own_records(
         for push in pushes:
             with pytest.raises(jjq.TopicDeleted):
                 push.result()
-        assert (producer.failed, len(failed)) == (40, 40)
+    assert (producer.failed, len(failed)) == (40, 40)
     store.create_topic("t")
 
 

@@ -63,6 +63,9 @@ def destination(options: SinkOptions, schema: StructType) -> Destination:
         _no_key_column(options, "rows with a topic column have the column key")
         open_store(options.path, create=options.create_topic)
         return KafkaRows(options, schema)
+    variants = [field.name for field in schema.fields if "variant" in field.dataType.simpleString()]
+    if variants:
+        raise SchemaMismatch(f"column {variants[0]!r} holds variant, which topics do not have; write to_json of it")
     store = open_store(options.path, create=options.create_topic)
     topic = find_topic(store, options.topic)
     if topic is None:
@@ -179,6 +182,16 @@ def widens(given: pa.DataType, wanted: pa.DataType) -> bool:
     if types.is_timestamp(given) and types.is_timestamp(wanted):
         # A coarser one than Spark's microseconds would lose something, a finer one may not hold every time.
         return (given.tz is None) == (wanted.tz is None) and wanted.unit == "us"
+    # What is inside may be declared without nulls here and never is there; names of elements mean nothing.
+    if types.is_list(given) and types.is_list(wanted):
+        return widens(given.value_type, wanted.value_type)
+    if types.is_map(given) and types.is_map(wanted):
+        return widens(given.key_type, wanted.key_type) and widens(given.item_type, wanted.item_type)
+    if types.is_struct(given) and types.is_struct(wanted):
+        pairs = list(zip(given, wanted, strict=False))
+        return given.num_fields == wanted.num_fields and all(
+            mine.name == theirs.name and widens(mine.type, theirs.type) for mine, theirs in pairs
+        )
     texts = (types.is_string, types.is_large_string)
     binaries = (types.is_binary, types.is_large_binary)
     return any(

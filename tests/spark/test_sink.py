@@ -120,6 +120,18 @@ def test_a_type_that_a_topic_cannot_have_is_refused(spark: SparkSession, store: 
     assert store.topics() == []
 
 
+def test_what_cannot_be_null_inside_is_taken_where_it_could_be(spark: SparkSession, store: jjq.Store) -> None:
+    sql = "select split('a,b', ',') as l, map('a', 1) as m, named_struct('x', array(1)) as s"
+    for _ in range(2):  # into a topic that the write makes, and into one that is there
+        write(spark.sql(sql), store, topic="t")
+    assert records(store) == [{"l": ["a", "b"], "m": [("a", 1)], "s": {"x": [1]}}] * 2
+    with pytest.raises(AnalysisException, match=r"column 'l' is array<int>"):
+        write(spark.sql("select array(1) as l"), store, topic="t")
+    with pytest.raises(AnalysisException, match="write to_json of it"):
+        write(spark.sql("select parse_json('1') as v"), store, topic="u")
+    assert [topic.name for topic in store.topics()] == ["t"]
+
+
 # --- topics without a schema
 
 
@@ -247,6 +259,9 @@ def test_a_batch_of_one_writer_counts_once(spark: SparkSession, store: jjq.Store
     with pytest.raises(Exception, match=r"jjq writer reset"):
         write(frame, store, topic="t", writerId="loader", batchId=3)
     assert len(records(store)) == 20
+    with pytest.raises(Exception, match="was committed before, into t, and this one is for other"):
+        write(frame, store, topic="other", writerId="loader", batchId=8)
+    assert records(store, "other") == []
 
 
 def test_a_stream_writes_a_topic_that_a_stream_reads(spark: SparkSession, store: jjq.Store, tmp_path: Path) -> None:

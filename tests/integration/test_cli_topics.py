@@ -1,9 +1,11 @@
 """`jjq topic`, `segment`, `writer`, `verify`, `repair`, `maintain`, and how every command is called."""
 
+import datetime as dt
 import importlib.metadata
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -27,6 +29,29 @@ def test_the_version_is_the_distributions(cli: Cli) -> None:
 def test_bare_or_with_an_unknown_command_it_says_how_to_get_help(cli: Cli) -> None:
     for arguments in ((), ("topic",), ("tpic",), ("topic", "creat", "t"), ("topic", "list", "--jsn")):
         assert "--help`" in cli.error(*arguments, code=2)
+
+
+def test_with_json_errors_are_json_whatever_is_wrong(cli: Cli) -> None:
+    for arguments in (("--json", "tpic"), ("topic", "create", "t", "--partitions", "x", "--json"), ("tail", "--json")):
+        said = json.loads(cli.run(*arguments, code=2).stderr)["error"]
+        assert said["code"] == "usage"
+        assert "--help`" in said["message"]
+
+
+def test_output_that_cannot_be_written_is_no_fault_of_jjq(cli: Cli) -> None:
+    cli.run("topic", "create", "t")
+    cli.run("push", "t", stdin="x\n" * 100_000)
+    with Path("/dev/full").open("wb") as full:
+        process = cli.start("tail", "t", "--start", "earliest", stdout=full)
+        _, said = process.communicate()
+    assert (process.returncode, said) == (1, b"jjq: cannot read or write: No space left on device\n")
+
+
+def test_times_in_json_are_iso(cli: Cli) -> None:
+    made = cli.json("topic", "create", "t")["created_at"]
+    assert dt.datetime.fromisoformat(made).tzinfo is not None
+    assert cli.json("topic", "describe", "t")["created_at"] == cli.json("topic", "list")[0]["created_at"] == made
+    assert cli.json("stats")["at"] > made
 
 
 def test_every_command_has_help(cli: Cli) -> None:

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from jjq.cli.arguments import UsageError
+from jjq.cli.arguments import Misused, UsageError
 from jjq.cli.commands import build_parser
 from jjq.cli.exits import ERROR, INTERRUPTED, PIPE_CLOSED, USAGE
 from jjq.errors import InvalidArgument, JjqError, RecordTooLarge, SchemaMismatch
@@ -15,8 +15,10 @@ from jjq.errors import InvalidArgument, JjqError, RecordTooLarge, SchemaMismatch
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code (documented in `docs/cli.md`)."""
-    arguments = build_parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else argv
+    as_json = "--json" in given
     try:
+        arguments = build_parser().parse_args(given)
         code: int = arguments.run(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -25,15 +27,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read our output has gone (`| head`); Python would complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
+    except Misused as error:
+        return _report(UsageError.code, str(error), USAGE, as_json, by="")
     except JjqError as error:
-        return _report(error.code, error.message, _exit_code(error), arguments.json)
+        return _report(error.code, error.message, _exit_code(error), as_json)
+    except OSError as error:
+        # Those of the store are JjqErrors: this is a file that was named, or where the output goes.
+        where = f" {error.filename}" if error.filename is not None else ""
+        return _report("io", f"cannot read or write{where}: {error.strerror or error}", ERROR, as_json)
     except Exception as error:
         if os.environ.get("JJQ_DEBUG"):
             raise
         said = f"{type(error).__name__}: {error}".replace("\n", " ")
-        return _report(
-            "internal", f"a fault in jjq itself: {said}\nset JJQ_DEBUG=1 to see where", ERROR, arguments.json
-        )
+        return _report("internal", f"a fault in jjq itself: {said}\nset JJQ_DEBUG=1 to see where", ERROR, as_json)
     return code
 
 
@@ -48,9 +54,9 @@ def _exit_code(error: JjqError) -> int:
     )
 
 
-def _report(code: str, message: str, exit_code: int, as_json: bool) -> int:
+def _report(code: str, message: str, exit_code: int, as_json: bool, by: str = "jjq: ") -> int:
     if as_json:
         print(json.dumps({"error": {"code": code, "message": message}}), file=sys.stderr)
     else:
-        print(f"jjq: {message}", file=sys.stderr)
+        print(f"{by}{message}", file=sys.stderr)
     return exit_code

@@ -33,6 +33,10 @@ class UsageError(InvalidArgument):
     code = "usage"
 
 
+class Misused(Exception):  # noqa: N818 - never seen outside
+    """The command line could not even be taken apart. `str` of it is all there is to say."""
+
+
 class Parser(argparse.ArgumentParser):
     """Errors in two lines: what is wrong, and where the help is."""
 
@@ -40,7 +44,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\nsee `{self.prog} --help`\n")
+        raise Misused(f"{self.prog}: {message}\nsee `{self.prog} --help`")
 
 
 Commands = Any  # argparse has no public name for what add_subparsers returns

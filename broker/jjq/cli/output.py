@@ -7,7 +7,7 @@ import datetime as dt
 import json
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -67,6 +67,11 @@ def instant(us: int | None) -> str | None:
     if us is None:
         return None
     return iso(us) if EARLIEST_US <= us <= LATEST_US else f"{us} us"
+
+
+def with_instants(found: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """A document whose microseconds since the epoch under these names are ISO-8601."""
+    return {**found, **{name: instant(found[name]) for name in names}}
 
 
 def plain(text: object) -> str:

@@ -175,7 +175,7 @@ def _schema(arguments: argparse.Namespace) -> pa.Schema | None:
 
 def _answer(arguments: argparse.Namespace, topic: jjq.Topic, what: str) -> None:
     if arguments.json:
-        output.document(topic.describe())
+        output.document(_described(topic))
     else:
         print(f"topic {topic.name} {what}: {output.count(topic.partitions, 'partition')}, {_columns(topic)}")
 
@@ -186,7 +186,7 @@ def _columns(topic: jjq.Topic) -> str:
 
 def _list(arguments: argparse.Namespace) -> int:
     with open_store(arguments) as store:
-        found = [topic.describe() for topic in store.topics()]
+        found = [_described(topic) for topic in store.topics()]
     if arguments.json:
         output.document(found)
         return 0
@@ -203,6 +203,10 @@ def _list(arguments: argparse.Namespace) -> int:
     return OK
 
 
+def _described(topic: jjq.Topic) -> dict[str, Any]:
+    return output.with_instants(topic.describe(), "created_at")
+
+
 def _kept(config: dict[str, Any]) -> str:
     limits = []
     if config["retention_us"] is not None:
@@ -216,7 +220,7 @@ def _kept(config: dict[str, Any]) -> str:
 
 def _describe(arguments: argparse.Namespace) -> int:
     with open_store(arguments) as store:
-        found = store.topic(arguments.topic).describe()
+        found = _described(store.topic(arguments.topic))
         subscribers = [each.name for each in store.subscribers(arguments.topic)]
     if arguments.json:
         output.document({**found, "subscribers": subscribers})
@@ -224,7 +228,7 @@ def _describe(arguments: argparse.Namespace) -> int:
     config = found["config"]
     output.pairs(
         [
-            ("topic", found["name"]), ("id", found["id"]), ("made", output.instant(found["created_at"])),
+            ("topic", found["name"]), ("id", found["id"]), ("made", found["created_at"]),
             ("records", output.number(found["records"])), ("size", output.size(found["bytes"])),
             ("sync", config["sync"] + (f" {config['sync_interval_ms']} ms" if config["sync"] == "interval" else "")),
             ("timestamps", config["timestamps"]), ("kept", _kept(config)), ("compression", config["compression"]),

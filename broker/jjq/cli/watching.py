@@ -58,7 +58,7 @@ def _stats(arguments: argparse.Namespace) -> int:
     with open_store(arguments) as store:
         found = store.stats(arguments.topic)
     if arguments.json:
-        output.document(found)
+        output.document(output.with_instants(found, "at"))
     else:
         print("\n".join(lines(found)))
     return OK
@@ -92,7 +92,10 @@ def _print(store: jjq.Store, arguments: argparse.Namespace) -> None:
         time.sleep(arguments.interval)
         found = next(looks)
         if arguments.json:
-            print(json.dumps(output.jsonable(found), ensure_ascii=False, allow_nan=False), flush=True)
+            print(
+                json.dumps(output.jsonable(output.with_instants(found, "at")), ensure_ascii=False, allow_nan=False),
+                flush=True,
+            )
         else:
             print("\n".join(lines(found, busiest_first=True)), flush=True)
         if arguments.once:

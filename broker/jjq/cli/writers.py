@@ -30,7 +30,7 @@ def _list(arguments: argparse.Namespace) -> int:
     with open_store(arguments) as store:
         found = store.writers()
     if arguments.json:
-        output.document([asdict(each) for each in found])
+        output.document([output.with_instants(asdict(each), "updated_at") for each in found])
         return 0
     output.table(
         ("WRITER", "QUERY", "LAST BATCH", "UPDATED"),
@@ -52,7 +52,7 @@ def _reset(arguments: argparse.Namespace) -> int:
         )
         store.reset_writer(writer.id)
     if arguments.json:
-        output.document(asdict(writer))
+        output.document(output.with_instants(asdict(writer), "updated_at"))
     else:
         print(f"writer {writer.id} reset; it had committed up to batch {writer.last_batch}")
     return OK

@@ -1,0 +1,114 @@
+"""Exactly-once writers, stages and commits."""
+
+import pyarrow as pa
+import pytest
+
+import jjq
+
+FLIGHTS = pa.schema([("carrier", pa.string()), ("delay", pa.int32())])
+
+
+def values(topic: jjq.Topic) -> list[object]:
+    return topic.read().read_all().column("value").to_pylist()
+
+
+def test_a_batch_of_a_writer_happens_once(store: jjq.Store) -> None:
+    topic = store.create_topic("t", schema=FLIGHTS, partitions=2)
+    table = pa.table({"carrier": ["AA", "UA", "DL"], "delay": [1, 2, 3]})
+    first = topic.push_table(table, key="carrier", writer_id="loader", batch_id=1)
+    again = topic.push_table(table, key="carrier", writer_id="loader", batch_id=1)
+    assert repr(first) == repr(again)
+    topic.push_table(table, key="carrier", writer_id="loader", batch_id=2)
+    assert topic.read().read_all().num_rows == 6
+    assert [(w.id, w.last_batch) for w in store.writers()] == [("loader", 2)]
+    with pytest.raises(jjq.WriterConflict, match="jjq writer reset loader"):
+        topic.push_table(table, writer_id="loader", batch_id=0)
+    assert store.reset_writer("loader")
+    topic.push_table(table, writer_id="loader", batch_id=0)
+    assert topic.read().read_all().num_rows == 9
+
+
+def test_a_writer_of_another_query_is_refused_not_dropped(store: jjq.Store) -> None:
+    topic = store.create_topic("t")
+
+    def staged() -> list[jjq.StagedFile]:
+        with store.stage() as stage:
+            stage.write(topic, pa.table({"value": [b"v"]}))
+            return stage.finish()
+
+    store.commit(staged(), writer_id="w", batch_id=3, query_id="one")
+    with pytest.raises(jjq.WriterConflict):
+        store.commit(staged(), writer_id="w", batch_id=3, query_id="two")
+    store.commit(staged(), writer_id="w", batch_id=4, query_id="two")
+    assert topic.offsets()[0].end == 2
+    for bad in (
+        {"writer_id": "w"},
+        {"batch_id": 1},
+        {"writer_id": "../w", "batch_id": 1},
+        {"writer_id": "w", "batch_id": -1},
+    ):
+        with pytest.raises(jjq.InvalidArgument):
+            store.commit([], **bad)  # type: ignore[arg-type]
+
+
+def test_a_commit_over_topics_is_one_act_in_the_order_given(store: jjq.Store) -> None:
+    a, b = store.create_topic("a"), store.create_topic("b", partitions=2)
+    stages = []
+    for i in range(3):
+        with store.stage(default_partition=i) as stage:
+            stage.write(a, pa.table({"value": [f"a{i}".encode()]}))
+            stage.write("b", pa.table({"value": [f"b{i}".encode()]}))
+            stages.append(stage.finish())
+    a.push(b"live")
+    result = store.commit([file for files in stages for file in files])
+    assert values(a) == [b"live", b"a0", b"a1", b"a2"]
+    assert result.positions == {"a": {0: (1, 4)}, "b": {0: (0, 2), 1: (0, 1)}}
+    assert values(b) == [b"b0", b"b2", b"b1"]
+
+
+def test_a_batch_that_was_committed_into_one_topic_is_refused_for_another(store: jjq.Store) -> None:
+    first, second = store.create_topic("first"), store.create_topic("second")
+    table = pa.table({"value": [b"a"]})
+    first.push_table(table, writer_id="w", batch_id=1)
+    with pytest.raises(
+        jjq.WriterConflict, match="batch 1 of writer 'w' was committed before, into first, and this one is for"
+    ):
+        second.push_table(table, writer_id="w", batch_id=1)
+    second.push_table(table.slice(0, 0), writer_id="w", batch_id=2)
+    with pytest.raises(jjq.WriterConflict, match="without rows"):
+        first.push_table(table, writer_id="w", batch_id=2)
+    first.push_table(table, writer_id="w", batch_id=1)  # a retry
+    assert (len(first.read().read_all()), len(second.read().read_all())) == (1, 0)
+
+
+def test_a_stage_left_on_an_error_leaves_nothing(store: jjq.Store) -> None:
+    topic = store.create_topic("t")
+
+    def half() -> None:
+        with store.stage() as stage:
+            stage.write(topic, pa.table({"value": [b"x" * 1000] * 6000}))
+            raise RuntimeError("half-way")
+
+    with pytest.raises(RuntimeError, match="half-way"):
+        half()
+    assert topic.offsets()[0].end == 0
+    assert [path.name for path in topic.directory(0).iterdir() if path.name != "lock"] == []
+
+
+def test_a_staged_file_that_is_gone_or_changed_commits_nothing(store: jjq.Store) -> None:
+    topic = store.create_topic("t")
+    with store.stage() as stage:
+        stage.write(topic, pa.table({"value": [b"v"] * 10}))
+        (file,) = stage.finish()
+    path = topic.directory(0) / f"{file.uuid}.arrow"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + b"x")
+    with pytest.raises(jjq.StagedFileMissing, match="not what was written"):
+        store.commit([file])
+    path.unlink()
+    with pytest.raises(jjq.StagedFileMissing, match="gone"):
+        store.commit([file])
+    assert topic.offsets()[0].end == 0
+    path.write_bytes(whole)
+    store.commit([file])
+    assert topic.offsets()[0].end == 10

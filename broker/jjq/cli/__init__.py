@@ -24,8 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has gone (`| head`); Python would complain when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_output_up()  # whoever read it has gone (`| head`)
         return PIPE_CLOSED
     except Misused as error:
         return _report(UsageError.code, str(error), USAGE, as_json, by="")
@@ -33,6 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _report(error.code, error.message, _exit_code(error), as_json)
     except OSError as error:
         # Those of the store are JjqErrors: this is a file that was named, or where the output goes.
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _give_output_up()
         where = f" {error.filename}" if error.filename is not None else ""
         return _report("io", f"cannot read or write{where}: {error.strerror or error}", ERROR, as_json)
     except Exception as error:
@@ -41,6 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         said = f"{type(error).__name__}: {error}".replace("\n", " ")
         return _report("internal", f"a fault in jjq itself: {said}\nset JJQ_DEBUG=1 to see where", ERROR, as_json)
     return code
+
+
+def _give_output_up() -> None:
+    """Python would complain when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _exit_code(error: JjqError) -> int:

@@ -33,7 +33,7 @@ class UsageError(InvalidArgument):
     code = "usage"
 
 
-class Misused(Exception):  # noqa: N818 - never seen outside
+class Misused(Exception):
     """The command line could not even be taken apart. `str` of it is all there is to say."""
 
 

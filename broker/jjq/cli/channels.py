@@ -78,7 +78,7 @@ def add_commands(commands: Commands) -> None:
         help="how long to wait for a record; none waits for ever (default: 0). Exit code 4 when none came",
     )  # fmt: skip
     parser.add_argument(
-        "--no-ack", action="store_true", help="give them back at once: a look, which counts as an attempt"
+        "--no-ack", action="store_true", help="give them back at the end: a look, which counts as an attempt"
     )
     add_output(parser)
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jjq.errors import InvalidArgument, SchemaMismatch
+from jjq.fitting import check_values
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -223,8 +224,11 @@ def rows_to_table(rows: Sequence[Mapping[str, Any]], user: pa.Schema) -> pa.Tabl
     columns = []
     for field in user:
         try:
-            columns.append(pa.array([row.get(field.name) for row in rows], field.type))
-        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError) as error:
+            values = [row.get(field.name) for row in rows]
+            check_values(values, field.type)
+            columns.append(pa.array(values, field.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, TypeError, ValueError,
+                OverflowError) as error:  # fmt: skip
             raise SchemaMismatch(f"column {field.name!r} takes {field.type}: {error}") from error
     return pa.Table.from_arrays(columns, schema=user)
 

@@ -1,10 +1,12 @@
 """Input that is wrong, odd or at the edge: each gives the right result, or an error that says what to do."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -327,6 +329,61 @@ def test_values_that_would_change_are_refused(store: jjq.Store) -> None:
         with pytest.raises((SchemaMismatch, InvalidArgument)):
             topic.push(record)
     assert topic.offsets()[0].end == 0
+
+
+KINDS = pa.schema(
+    [
+        ("i", pa.int32()), ("n", pa.int64()), ("f", pa.float32()), ("d", pa.float64()), ("t", pa.bool_()),
+        ("s", pa.string()), ("day", pa.date32()), ("at", pa.timestamp("us", "UTC")), ("wall", pa.timestamp("us")),
+        ("took", pa.duration("us")), ("de", pa.decimal128(5, 2)), ("list", pa.list_(pa.int64())),
+        ("floats", pa.list_(pa.float32())), ("r", pa.struct([("a", pa.int32())])), ("m", pa.map_(pa.string(), pa.int32())),
+    ]
+)  # fmt: skip
+NAIVE, AWARE = datetime(2013, 1, 1, 10), datetime(2013, 1, 1, 10, tzinfo=UTC)  # noqa: DTZ001
+CHANGED: list[tuple[str, Any, str]] = [
+    ("i", 4.7, "4.7 is no whole number"), ("i", np.float32(4.5), "4.5 is no whole number"),
+    ("i", Decimal("4.5"), "4.5 is no whole number"), ("i", float("nan"), "column 'i' takes int32"),
+    ("i", float("inf"), "column 'i' takes int32"), ("f", 1e300, "too large"), ("f", (1 << 24) + 1, "column 'f'"),
+    ("d", (1 << 53) + 1, "column 'd'"), ("d", True, "no numbers"), ("day", NAIVE, "time of day"),
+    ("day", pd.Timestamp(NAIVE), "time of day"), ("at", NAIVE, "no time zone"), ("at", 1.5, "no whole number"),
+    ("at", pd.Timestamp(1, tz="UTC"), "nanoseconds"), ("wall", AWARE, "a time zone"),
+    ("took", pd.Timedelta(1), "nanoseconds"), ("de", Decimal("1.234"), "column 'de'"), ("list", [1, 2.7], "2.7 is no"),
+    ("list", np.array([1.5]), "1.5 is no"), ("list", "12", "no list"), ("floats", [1e300], "too large"),
+    ("r", {"a": 2.5}, "2.5 is no"), ("r", {"a": 1, "c": 2}, "no field 'c'"), ("r", (2.5,), "2.5 is no"),
+    ("r", [("a", 2.5)], "2.5 is no"), ("m", {"a": 1.5}, "1.5 is no"), ("m", [("a", 1.5)], "1.5 is no"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("column", "value", "says"), CHANGED, ids=str)
+def test_a_value_that_would_have_to_change_is_refused(store: jjq.Store, column: str, value: Any, says: str) -> None:
+    topic = store.create_topic("s", schema=KINDS)
+    with pytest.raises(SchemaMismatch, match=says):
+        topic.push({column: value})
+    with pytest.raises(SchemaMismatch, match=says):
+        topic.push_many([{column: None}, {}, {column: value}])
+    assert topic.offsets()[0].end == 0
+
+
+def test_a_value_of_another_type_that_is_the_same_is_taken(store: jjq.Store) -> None:
+    topic = store.create_topic("s", schema=KINDS)
+    given: dict[str, list[tuple[Any, Any]]] = {
+        "i": [(4.0, 4), (np.int64(4), 4), (Decimal(4), 4)],
+        "n": [(Decimal((1 << 60) + 1), (1 << 60) + 1)],
+        "f": [(0.1, float(np.float32(0.1))), (float("inf"), float("inf")), (3, 3.0)],
+        "d": [(5, 5.0), (1 << 53, 2.0**53)],
+        "day": [(date(2013, 1, 1), date(2013, 1, 1))],
+        "at": [(AWARE, AWARE), (pd.Timestamp(AWARE), AWARE), (US, datetime(2026, 1, 1, tzinfo=UTC))],
+        "wall": [(NAIVE, NAIVE)],
+        "took": [(timedelta(seconds=1), timedelta(seconds=1)), (5, timedelta(microseconds=5))],
+        "de": [(Decimal("1.2"), Decimal("1.20")), (3, Decimal(3))],
+        "list": [((1, 2.0), [1, 2]), (np.array([1, 2]), [1, 2]), ([], [])],
+        "r": [({}, {"a": None}), ((1,), {"a": 1}), ([("a", 1)], {"a": 1})],
+        "m": [({"a": 1}, [("a", 1)]), ([("a", 1.0)], [("a", 1)])],
+    }
+    for column, pairs in given.items():
+        for value, stored in pairs:
+            topic.push({column: value})
+            assert topic.read(start=-1).read_all()[column].to_pylist() == [stored], (column, value)
 
 
 def test_frames_of_pandas_and_polars_arrive_by_column(store: jjq.Store) -> None:

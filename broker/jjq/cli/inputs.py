@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
+import re
 import select
 import stat
+import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from jjq.cli.arguments import UsageError
 from jjq.errors import JjqError, RecordTooLarge, SchemaMismatch
@@ -25,6 +30,7 @@ _BY_SUFFIX = {
     ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet",
     ".pq": "parquet",
 }  # fmt: skip
+_NULL_LINE = re.compile(rb"\n[ \t\r]*null")
 _CSV_BLOCK = 4 << 20  # a row has to fit
 _SCHEMA_BYTES = 4 << 20  # of a text file, to tell its columns
 
@@ -177,9 +183,9 @@ def _json_values(source: Source, number: int, lines: list[bytes], key: str | Non
     return pa.table(table)
 
 
-def _parsed(source: Source, number: int, line: bytes) -> Any:
+def _parsed(source: Source, number: int, line: bytes, fraction: Callable[[str], Any] = float) -> Any:
     try:
-        return json.loads(line)
+        return json.loads(line, parse_float=fraction)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{source.name}, line {number} is not JSON: {error}") from error
 
@@ -199,47 +205,71 @@ def _json_columns(source: Source, number: int, lines: list[bytes], schema: pa.Sc
     from pyarrow import json as arrow_json
 
     data = b"\n".join(lines)
-    if any(pa.types.is_map(field.type) for field in schema):
+    # Maps pyarrow does not read; of a null it makes a row of nulls, and of nothing but nulls it dies.
+    if any(pa.types.is_map(field.type) for field in schema) or _NULL_LINE.search(b"\n" + data):
         return _json_slowly(source, number, lines, schema)
     options = arrow_json.ParseOptions(explicit_schema=_readable(schema), unexpected_field_behavior="error")
     try:
         if not data.strip():
             return schema.empty_table()
-        return arrow_json.read_json(
+        table = arrow_json.read_json(
             pa.BufferReader(data), arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1), options
         )
+        # A document that is not one line, or a number that may have been rounded, is looked at more closely.
+        if len(table) == len(lines) - lines.count(b"") and not any(map(_may_be_rounded, table.columns)):
+            return table.cast(schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        # Which line it was, and what is wrong with it, is told by reading them one by one.
-        return _json_slowly(source, number, lines, schema)
+        pass  # which line it was, and what is wrong with it, is told by reading them one by one
+    return _json_slowly(source, number, lines, schema)
+
+
+def _may_be_rounded(column: Any) -> bool:
+    """Whether whole numbers were read that are so large that not each has a float of its own."""
+    kind = column.type
+    if pa.types.is_floating(kind):
+        most = pc.max(pc.abs(column)).as_py()
+        return most is not None and most >= (1 << 24 if kind == pa.float32() else 1 << 53)
+    if pa.types.is_list(kind):
+        return _may_be_rounded(pc.list_flatten(column))
+    if pa.types.is_struct(kind):
+        return any(_may_be_rounded(pc.struct_field(column, i)) for i in range(kind.num_fields))
+    return False
 
 
 def _json_slowly(source: Source, number: int, lines: list[bytes], schema: pa.Schema) -> pa.Table:
-    rows = []
-    readable = _readable(schema)
+    rows: list[tuple[int, dict[str, Any]]] = []
     for at, line in enumerate(lines, number):
         if not line.strip():
             continue
-        document = _parsed(source, at, line)
+        document = _parsed(source, at, line, Decimal)
         where = f"{source.name}, line {at}"
         if not isinstance(document, dict):
             raise InputError(f"{where} is no object of the topic's columns ({', '.join(schema.names)})")
-        row = {name: _plain(value, schema.field(name).type) if name in schema.names else value
-               for name, value in document.items()}  # fmt: skip
-        try:
-            rows_to_table([row], readable)
-        except SchemaMismatch as error:
-            raise InputError(f"{where}: {error.message}") from error
-        rows.append(row)
-    return rows_to_table(rows, readable)
+        row = {}
+        for name, value in document.items():
+            try:
+                row[name] = _plain(value, schema.field(name).type) if name in schema.names else value
+            except (pa.ArrowInvalid, ValueError, OverflowError) as error:
+                raise InputError(f"{where}: column {name!r} takes {schema.field(name).type}: {error}") from error
+        rows.append((at, row))
+    try:
+        return rows_to_table([row for _, row in rows], schema)
+    except SchemaMismatch:
+        for at, row in rows:
+            try:
+                rows_to_table([row], schema)
+            except SchemaMismatch as error:
+                raise InputError(f"{source.name}, line {at}: {error.message}") from error
+        raise
 
 
 def _readable(schema: pa.Schema) -> pa.Schema:
-    """The types that JSON can be read as; what they really are they become when they are pushed."""
+    """The types that JSON can be read as without a change; what they really are they become after."""
     return pa.schema([pa.field(field.name, _readable_type(field.type)) for field in schema])
 
 
 def _readable_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_date(kind):
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):  # read as a timestamp, its zone would not be looked at
         return pa.string()
     if pa.types.is_duration(kind):
         return pa.int64()
@@ -256,21 +286,34 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
         return None
     if pa.types.is_map(kind) and (isinstance(value, dict) or (isinstance(value, list) and all(map(_is_pair, value)))):
         entries = value.items() if isinstance(value, dict) else value
-        return [(key, _plain(each, kind.item_type)) for key, each in entries]
+        return [(_plain(key, kind.key_type), _plain(each, kind.item_type)) for key, each in entries]
     if pa.types.is_list(kind) and isinstance(value, list):
         return [_plain(each, kind.value_type) for each in value]
     if pa.types.is_struct(kind) and isinstance(value, dict):
         return {name: _plain(each, kind.field(name).type) if kind.get_field_index(name) >= 0 else each
                 for name, each in value.items()}  # fmt: skip
-    if pa.types.is_timestamp(kind) and isinstance(value, str):
+    is_text, is_number = isinstance(value, str), isinstance(value, (int, Decimal)) and not isinstance(value, bool)
+    if pa.types.is_date(kind) and not is_text:
+        raise ValueError(f"{value} is no date")
+    if is_text and (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         return pa.scalar(value).cast(kind).as_py()
-    if pa.types.is_decimal(kind) and isinstance(value, (str, int, float)):
+    if pa.types.is_decimal(kind) and (is_text or is_number):
         return pa.scalar(str(value)).cast(kind).as_py()
-    if pa.types.is_floating(kind) and isinstance(value, str) and value in ("nan", "inf", "-inf"):
+    if pa.types.is_floating(kind) and is_text and value in ("nan", "inf", "-inf"):
         return float(value)
-    if pa.types.is_floating(kind) and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+    if pa.types.is_floating(kind) and is_number:
+        return _float(value, "f" if kind == pa.float32() else "d")
     return value
+
+
+def _float(value: int | Decimal, code: str) -> float:
+    """The number as a float: a fraction is rounded, as fractions are; a whole number that would be is refused."""
+    found: float = struct.unpack(code, struct.pack(code, value))[0]
+    if math.isinf(found):
+        raise ValueError(f"{value} is too large")
+    if isinstance(value, int) and found != value:
+        raise ValueError(f"{value} would be rounded")
+    return found
 
 
 def _is_pair(value: Any) -> bool:

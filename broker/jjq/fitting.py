@@ -10,9 +10,69 @@ from types import NoneType
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _TOO_LARGE = 2.0**128 - 2.0**103  # becomes infinite as a 32-bit float
 _NUMBERS: Any = (Real, Decimal)
+_LISTS = (
+    pa.lib.Type_LIST, pa.lib.Type_LARGE_LIST, pa.lib.Type_FIXED_SIZE_LIST, pa.lib.Type_LIST_VIEW,
+    pa.lib.Type_LARGE_LIST_VIEW,
+)  # fmt: skip
+
+
+# --- columns ---------------------------------------------------------------------------------------------------------
+
+
+def same_kind(have: pa.DataType, want: pa.DataType, *, nested: bool = False) -> bool:
+    """Whether a cast changes no more than how wide or how encoded values are; for loss each value is to be checked."""
+    is_ = pa.types
+    if is_.is_dictionary(have):
+        return same_kind(have.value_type, want, nested=nested)
+    if is_.is_null(have) or have == want:
+        return True
+    if is_.is_struct(have) and is_.is_struct(want):
+        return all(
+            want.get_field_index(each.name) >= 0 and same_kind(each.type, want.field(each.name).type, nested=True)
+            for each in have
+        )
+    if is_.is_map(have) and is_.is_map(want):
+        keys = same_kind(have.key_type, want.key_type, nested=True)
+        return keys and same_kind(have.item_type, want.item_type, nested=True)
+    if have.id in _LISTS and want.id in _LISTS:
+        return same_kind(have.value_type, want.value_type, nested=True)
+    if is_.is_timestamp(have) and is_.is_timestamp(want):
+        return bool(have.tz) == bool(want.tz)
+    if is_.is_integer(have):
+        return bool(is_.is_integer(want) or is_.is_floating(want) or is_.is_decimal(want))
+    if is_.is_floating(have):
+        # pyarrow checks no float that becomes a narrower one; those of a plain column are checked in `narrowed`.
+        unchecked = nested and is_.is_float64(have) and is_.is_float32(want)
+        return bool(is_.is_integer(want) or is_.is_floating(want)) and not unchecked
+    if is_.is_decimal(have):
+        return bool(is_.is_integer(want) or is_.is_decimal(want))
+    return any(test(have) and test(want) for test in (_is_text, is_.is_date, is_.is_duration))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    is_ = pa.types
+    return bool(
+        is_.is_string(kind) or is_.is_large_string(kind) or is_.is_string_view(kind) or is_.is_binary(kind)
+        or is_.is_large_binary(kind) or is_.is_binary_view(kind) or is_.is_fixed_size_binary(kind)
+    )  # fmt: skip
+
+
+def narrowed(column: Any, kind: pa.DataType) -> Any:
+    """The column cast to a type of the same kind; raises ArrowInvalid for a value that would change."""
+    result = column.cast(kind, safe=True)
+    if pa.types.is_float64(column.type) and pa.types.is_float32(kind):
+        same = pc.or_(pc.equal(result.cast(column.type), column), pc.is_nan(column))
+        if pc.all(same).as_py() is False:
+            value = column.filter(pc.invert(same))[0]
+            raise pa.ArrowInvalid(f"{value} would be rounded; cast the column if that may be")
+    return result
+
+
+# --- Python's values -------------------------------------------------------------------------------------------------
 
 
 def check_values(values: Sequence[Any], kind: pa.DataType) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jjq.errors import InvalidArgument, SchemaMismatch
-from jjq.fitting import check_values
+from jjq.fitting import check_values, narrowed, same_kind
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -184,9 +184,13 @@ def cast(column: Any, kind: pa.DataType, name: str) -> Any:
         return column
     try:
         column = decoded(column)
-        if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(kind) and bool(column.type.tz) != bool(kind.tz):
-            raise pa.ArrowInvalid("one has a time zone and the other has none")
-        return column.cast(kind, safe=True)
+        if not same_kind(column.type, kind):
+            is_ = pa.types
+            zone = is_.is_timestamp(column.type) and is_.is_timestamp(kind)
+            raise pa.ArrowInvalid(
+                "one has a time zone and the other has none" if zone else f"cast it to {kind} before, if that is meant"
+            )
+        return narrowed(column, kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise SchemaMismatch(f"column {name!r} of type {column.type} does not fit {kind}: {error}") from error
 

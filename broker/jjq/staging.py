@@ -207,7 +207,10 @@ def prepare(
             f"topic {topic.name!r} gives its own timestamps; make it with timestamps='producer' to push them"
         )
     if timestamps is not None:
-        stamps = cast(timestamps, TIMESTAMP, "timestamp")
+        if pa.types.is_integer(timestamps.type):
+            stamps = cast(timestamps, pa.int64(), "timestamp").cast(TIMESTAMP)
+        else:
+            stamps = cast(timestamps, TIMESTAMP, "timestamp")
         if stamps.null_count:
             raise InvalidArgument("a timestamp is null; give every record one, or leave the column out")
     else:

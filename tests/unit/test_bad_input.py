@@ -386,6 +386,74 @@ def test_a_value_of_another_type_that_is_the_same_is_taken(store: jjq.Store) -> 
             assert topic.read(start=-1).read_all()[column].to_pylist() == [stored], (column, value)
 
 
+OTHER_KINDS: list[tuple[str, pa.Array, str]] = [
+    ("i", pa.array(["4"]), "of type string does not fit int32: cast it to int32"),
+    ("i", pa.array([True]), "cast it"),
+    ("i", pa.array(["4"]).dictionary_encode(), "cast it"),
+    ("s", pa.array([4]), "of type int64 does not fit string: cast it to string"),
+    ("s", pa.array([4]).dictionary_encode(), "cast it"),
+    ("t", pa.array([1]), "cast it"),
+    ("f", pa.array([1.5, None, 0.1]), "0.1 would be rounded"),
+    ("f", pa.array([1e300]), "would be rounded"),
+    ("d", pa.array([(1 << 53) + 1]), "column 'd'"),
+    ("d", pa.array([Decimal("1.5")]), "cast it"),
+    ("de", pa.array([1.234]), "cast it"),
+    ("day", pa.array([NAIVE]), "cast it"),
+    ("at", pa.array([5]), "cast it"),
+    ("at", pa.array([NAIVE]), "time zone"),
+    ("at", pa.array(["2013-01-01T10:00:00Z"]), "cast it"),
+    ("at", pa.array([1], pa.timestamp("ns", "UTC")), "lose data"),
+    ("took", pa.array([5]), "cast it"),
+    ("list", pa.array([["1"]]), "cast it"),
+    ("list", pa.array([[1.5]]), "column 'list'"),
+    ("floats", pa.array([[1.5]]), "cast it"),
+    ("r", pa.array([{"a": 1, "c": 2}]), "cast it"),
+    ("r", pa.array([{"a": "1"}]), "cast it"),
+    ("m", pa.array([[("a", "1")]], pa.map_(pa.string(), pa.string())), "cast it"),
+]
+
+
+@pytest.mark.parametrize(("column", "values_", "says"), OTHER_KINDS, ids=str)
+def test_a_column_of_another_kind_is_not_cast(store: jjq.Store, column: str, values_: pa.Array, says: str) -> None:
+    topic = store.create_topic("s", schema=KINDS)
+    with pytest.raises(SchemaMismatch, match=says):
+        topic.push_table(pa.table({column: values_}))
+    assert topic.offsets()[0].end == 0
+
+
+def test_columns_of_the_same_kind_are_cast_where_no_value_changes(store: jjq.Store) -> None:
+    topic = store.create_topic("s", schema=KINDS)
+    table = pa.table(
+        {
+            "i": [4.0, None], "n": pa.array([1, None], pa.uint8()), "f": [1.5, None], "d": pa.array([0.5, None], pa.float32()),
+            "s": [b"x", None], "day": pa.array([0, None], pa.date64()), "at": pa.array([0, None], pa.timestamp("s", "CET")),
+            "wall": pa.array([0, None], pa.timestamp("ns")), "took": pa.array([1, None], pa.duration("s")),
+            "de": pa.array([Decimal("1.5"), None]), "list": pa.array([[1], None], pa.large_list(pa.int8())),
+            "floats": pa.array([[1], None]), "r": [{"a": 1}, None],
+            "m": pa.array([[("a", 1)], None], pa.map_(pa.large_string(), pa.int8())),
+        }
+    )  # fmt: skip
+    topic.push_table(table)
+    first, second = topic.read().read_all().to_pylist()
+    assert second == dict.fromkeys(KINDS.names)
+    assert first == {
+        "i": 4, "n": 1, "f": 1.5, "d": 0.5, "t": None, "s": "x", "day": date(1970, 1, 1),
+        "at": datetime(1970, 1, 1, tzinfo=UTC), "wall": datetime(1970, 1, 1), "took": timedelta(seconds=1),  # noqa: DTZ001
+        "de": Decimal("1.50"), "list": [1], "floats": [1.0], "r": {"a": 1}, "m": [("a", 1)],
+    }  # fmt: skip
+    topic.push_table(pa.table({"f": [float("nan"), 2.5]}))
+    assert str(topic.read(start=-2).read_all()["f"].to_pylist()) == "[nan, 2.5]"
+
+
+def test_times_in_a_table_are_moments_or_microseconds(store: jjq.Store) -> None:
+    topic = store.create_topic("t", timestamps="producer")
+    for stamp in (pa.array([US]), pa.array([US // 1_000_000], pa.timestamp("s", "UTC"))):
+        topic.push_table(pa.table({"value": [b"x"], "timestamp": stamp}))
+    assert topic.read(metadata=["_timestamp"]).read_all()["_timestamp"].cast(pa.int64()).to_pylist() == [US, US]
+    with pytest.raises(SchemaMismatch):
+        topic.push_table(pa.table({"value": [b"x"], "timestamp": [1.0]}))
+
+
 def test_frames_of_pandas_and_polars_arrive_by_column(store: jjq.Store) -> None:
     topic = store.create_topic("s", schema=SCHEMA)
     topic.push_table(pd.DataFrame({"s": ["a", None], "n": pd.array([1, None], dtype="Int64")}, index=[7, 3]))

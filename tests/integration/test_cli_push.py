@@ -244,6 +244,16 @@ def test_text_is_empty_and_not_null_unless_null_is_said(cli: Cli) -> None:
     ]  # fmt: skip
 
 
+def test_with_a_text_for_null_the_empty_field_is_null_too_and_the_empty_text_is_not(cli: Cli) -> None:
+    """The example of `jjq push --help`, on a file with empty fields."""
+    cli.run("topic", "create", "t", "--column", "s:string", "--column", "i:int32", "--column", "day:date")
+    (cli.directory / "flights.csv").write_text('s,i,day\nNA,NA,NA\na,,\n"",1,2013-01-01\n"NA",2,\n,3,NA\n')
+    cli.run("push", "t", "flights.csv", "--key", "s", "--null", "NA")
+    assert [tuple(row.values())[-3:] for row in records(cli, "t")] == [
+        (None, None, None), ("a", None, None), ("", 1, dt.date(2013, 1, 1)), ("NA", 2, None), (None, 3, None),
+    ]  # fmt: skip
+
+
 def test_csv_with_other_delimiters_and_without_a_header(cli: Cli) -> None:
     cli.run("topic", "create", "t", "--column", "s:string", "--column", "i:int32")
     (cli.directory / "in.tsv").write_text("i\ts\n1\ta\n")
@@ -361,7 +371,19 @@ COLUMN_CASES: dict[str, tuple[list[str], bytes, int, str]] = {
     "a number that does not fit": (["cols", "--format", "json"], b'{"i": 3000000000}\n', 1, "line 1: column 'i'"),
     "a date that is none": (["cols", "--format", "json"], b'{"day": "someday"}\n', 1, "column 'day'"),
     "a key that is no column": (["cols", "--format", "json", "--key", "k"], b'{"i": 1}\n', 2, "no column of the data"),
-    "a CSV value of another type": (["cols", "--format", "csv"], b"i\n1\nx\n", 1, "Row #3"),
+    "a CSV value of another type": (["cols", "--format", "csv"], b"i\n1\nx\n", 1, "column 'i': Row #3"),
+    "a CSV value under a quoted name": (
+        ["cols", "--format", "csv", "--delimiter", ";"],
+        b'\xef\xbb\xbf"day";"i"\n;1\n2;3\n',
+        1,
+        "column 'day': Row #3",
+    ),
+    "a CSV value without a header": (
+        ["cols", "--format", "csv", "--no-header"],
+        b"1,\n2,x\n",
+        1,
+        "column 'day': Row #2",
+    ),
     "a CSV row that is short": (["cols", "--format", "csv"], b"i,day\n1\n", 1, "Row #2: Expected 2 columns, got 1"),
     "an unknown CSV column": (["cols", "--format", "csv"], b"i,jj\n1,2\n", 1, "no column 'jj'"),
     "a CSV column twice": (["cols", "--format", "csv"], b"i,i\n1,2\n", 1, "same name"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv as csv_rows
 import io
 import json
 import math
@@ -85,7 +86,7 @@ class Source:
         self.read += len(data)
         return data
 
-    def stream(self) -> io.BufferedIOBase:
+    def stream(self) -> io.BufferedReader:
         """As a binary stream for readers that want one."""
         return io.BufferedReader(_Counted(self), 1 << 20)
 
@@ -331,24 +332,41 @@ def read_csv(
     if schema is None:
         types["key"] = pa.binary()
     convert = csv.ConvertOptions(column_types=types)
-    if nulls is not None:
-        convert.null_values, convert.strings_can_be_null, convert.quoted_strings_can_be_null = nulls, True, False
+    if nulls is not None:  # the empty field is one then, too, or columns that are no text could have none
+        convert.null_values = list({*nulls, ""})
+        convert.strings_can_be_null, convert.quoted_strings_can_be_null = True, False
     options = csv.ReadOptions(
         use_threads=False, block_size=max(1 << 16, min(block_bytes, _CSV_BLOCK)),
         column_names=None if header else columns.names,
     )  # fmt: skip
+    names = columns.names
     try:
-        reader = csv.open_csv(
-            source.stream(), options, csv.ParseOptions(delimiter=delimiter, newlines_in_values=True), convert
-        )
+        stream = source.stream()
+        if header:
+            names = _csv_names(stream.peek(), delimiter)
+        reader = csv.open_csv(stream, options, csv.ParseOptions(delimiter=delimiter, newlines_in_values=True), convert)
         for batch in reader:
             yield pa.Table.from_batches([batch])
     except pa.ArrowNotImplementedError as error:
         raise SchemaMismatch(f"{source.name}: {error}; use JSON lines or Parquet for that type") from error
     except pa.ArrowInvalid as error:
-        raise InputError(f"{source.name}: {_first_line(error)}") from error
+        said = re.sub(r"^In CSV column #(\d+)", lambda found: _csv_column(int(found[1]), names), _first_line(error))
+        raise InputError(f"{source.name}: {said}") from error
     except OSError as error:
         raise InputError(f"cannot read {source.name}: {error.strerror}") from error
+
+
+def _csv_names(start: bytes, delimiter: str) -> list[str]:
+    """The names in the first line, for messages."""
+    text = io.StringIO(start.decode("utf-8-sig", "replace"), newline="")
+    try:
+        return next(filter(None, csv_rows.reader(text, delimiter=delimiter)), [])
+    except csv_rows.Error:
+        return []
+
+
+def _csv_column(index: int, names: list[str]) -> str:
+    return f"column {names[index]!r}" if index < len(names) else f"CSV column {index + 1}"
 
 
 def read_parquet(source: Source, block_bytes: int) -> Iterator[pa.Table]:

@@ -44,8 +44,8 @@ def add_commands(commands: Commands) -> None:
     parser.add_argument("--delimiter", metavar="CHAR", help="of CSV (default: a comma; a tab, or \\t, for .tsv)")
     parser.add_argument(
         "--null", action="append", metavar="TEXT",
-        help="unquoted CSV text that means null, in text columns too; repeat it for several. Default: nothing, NA and the "
-        "like in columns that are no text",
+        help="unquoted CSV text that means null, in text columns too, as the empty field does then; repeat it for several. "
+        "Default: nothing, NA and the like in columns that are no text",
     )  # fmt: skip
     parser.add_argument("--no-header", action="store_true", help="the CSV has no first line of names: columns in order")
     parser.add_argument(

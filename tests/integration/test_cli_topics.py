@@ -196,6 +196,25 @@ def test_columns_come_from_a_file_and_can_be_overruled(cli: Cli) -> None:
     assert made["schema"] == {"n": "int64", "s": "string", "nothing": "double"}
     made = cli.json("topic", "create", "j", "--schema-from", "f.jsonl")
     assert made["schema"] == {"n": "int64", "s": "struct<a: list<item: double>>"}
+    times = (
+        '{"at": "2013-01-01T10:00:00Z", "wall": "2013-01-01", "l": ["2013-01-01T10:00:00+01:00"], "r": {"at": null}}\n'
+    )
+    (cli.directory / "t.jsonl").write_text(times + '{"r": {"at": "2013-01-01T10:00:00Z"}, "at": null}\n')
+    made = cli.json("topic", "create", "times", "--schema-from", "t.jsonl")
+    zone = "timestamp[us, tz=UTC]"
+    assert made["schema"] == {
+        "at": zone,
+        "wall": "timestamp[us]",
+        "l": f"list<item: {zone}>",
+        "r": f"struct<at: {zone}>",
+    }
+    assert cli.json("push", "times", "t.jsonl")["records"] == 2
+    (cli.directory / "mixed.jsonl").write_text('{"at": "2013-01-01T10:00:00Z"}\n{"at": "2013-01-01T10:00:00"}\n')
+    assert cli.json("topic", "create", "mixed", "--schema-from", "mixed.jsonl")["schema"] == {"at": "string"}
+    for text, line in (('[{"n": 1},{"n": 2}]', 1), ('\n[\n{"n": 1}]', 2), ("null\n", 1), ('{"n": 1}\nnull\n', 2)):
+        (cli.directory / "a.json").write_text(text)
+        said = cli.error("topic", "create", "x", "--schema-from", "a.json")
+        assert f"a.json, line {line} is no JSON object: JSON lines are wanted, one object a line" in said
     for name, code in (("missing.csv", 1), (".", 1), ("f.xls", 1)):
         cli.error("topic", "create", "x", "--schema-from", name, code=code)
     (cli.directory / "bad.parquet").write_text("not parquet")

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from jjq.cli.arguments import UsageError
 from jjq.errors import JjqError, RecordTooLarge, SchemaMismatch
-from jjq.schema import RAW, rows_to_table
+from jjq.schema import RAW, TIMESTAMP, rows_to_table
 from jjq.topic import Topic
 
 FORMATS = ("lines", "json", "csv", "parquet")
@@ -31,6 +31,7 @@ _BY_SUFFIX = {
     ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet",
     ".pq": "parquet",
 }  # fmt: skip
+_WANTED = "JSON lines are wanted, one object a line"
 _NULL_LINE = re.compile(rb"\n[ \t\r]*null")
 _CSV_BLOCK = 4 << 20  # a row has to fit
 _SCHEMA_BYTES = 4 << 20  # of a text file, to tell its columns
@@ -245,7 +246,7 @@ def _json_slowly(source: Source, number: int, lines: list[bytes], schema: pa.Sch
         document = _parsed(source, at, line, Decimal)
         where = f"{source.name}, line {at}"
         if not isinstance(document, dict):
-            raise InputError(f"{where} is no object of the topic's columns ({', '.join(schema.names)})")
+            raise InputError(f"{where} is no object of the topic's columns ({', '.join(schema.names)}); {_WANTED}")
         row = {}
         for name, value in document.items():
             try:
@@ -391,7 +392,6 @@ def read_parquet(source: Source, block_bytes: int) -> Iterator[pa.Table]:
 def schema_of(path: Path) -> pa.Schema:
     """The columns of a Parquet, CSV or JSON lines file, as a topic can have them; raises InputError."""
     from pyarrow import csv, parquet
-    from pyarrow import json as arrow_json
 
     kind = format_of(path, None)
     with Source(path) as source:
@@ -404,13 +404,45 @@ def schema_of(path: Path) -> pa.Schema:
                 return csv.open_csv(source.stream(), options, parse).schema
             if kind == "json":
                 _, lines = next(line_blocks(source, _SCHEMA_BYTES, _SCHEMA_BYTES), (0, []))
-                data = b"\n".join(lines)
-                return arrow_json.read_json(
-                    pa.BufferReader(data), arrow_json.ReadOptions(block_size=len(data) + 1)
-                ).schema
+                odd = next((at for at, line in enumerate(lines, 1) if line.strip()[:1] not in (b"", b"{")), None)
+                if odd is not None:
+                    raise InputError(f"{path}, line {odd} is no JSON object: {_WANTED}")
+                return _json_schema(b"\n".join(lines))
         except (pa.ArrowInvalid, OSError) as error:
             raise InputError(f"{path}: {_first_line(error)}") from error
     raise UsageError(f"{path}: columns are taken from .parquet, .csv, .tsv, .json and .jsonl files")
+
+
+def _json_schema(data: bytes) -> pa.Schema:
+    """pyarrow takes a time with a zone for one without; which it is, or whether there are both, its text tells."""
+    from pyarrow import json as arrow_json
+
+    def read(options: arrow_json.ParseOptions | None) -> pa.Table:
+        return arrow_json.read_json(pa.BufferReader(data), arrow_json.ReadOptions(block_size=len(data) + 1), options)
+
+    found = read(None).schema
+    texts = read(arrow_json.ParseOptions(explicit_schema=_readable(found)))
+    return pa.schema([(field.name, _json_type(texts.column(field.name), field.type)) for field in found])
+
+
+def _json_type(texts: Any, found: pa.DataType) -> pa.DataType:
+    for kind in (_with_zone(found), found):
+        try:
+            texts.cast(kind)
+        except pa.ArrowInvalid:
+            continue
+        return kind
+    return texts.type
+
+
+def _with_zone(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return TIMESTAMP
+    if pa.types.is_list(kind):
+        return pa.list_(_with_zone(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _with_zone(field.type)) for field in kind])
+    return kind
 
 
 def _first_line(error: Exception) -> str:

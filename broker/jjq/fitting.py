@@ -38,8 +38,8 @@ def same_kind(have: pa.DataType, want: pa.DataType, *, nested: bool = False) -> 
     if is_.is_map(have) and is_.is_map(want):
         keys = same_kind(have.key_type, want.key_type, nested=True)
         return keys and same_kind(have.item_type, want.item_type, nested=True)
-    if have.id in _LISTS and want.id in _LISTS:
-        return same_kind(have.value_type, want.value_type, nested=True)
+    if (have.id in _LISTS or is_.is_map(have)) and want.id in _LISTS:  # headers may be maps
+        return same_kind(have.field(0).type, want.value_type, nested=True)
     if is_.is_timestamp(have) and is_.is_timestamp(want):
         return bool(have.tz) == bool(want.tz)
     if is_.is_integer(have):

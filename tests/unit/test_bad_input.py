@@ -445,6 +445,22 @@ def test_columns_of_the_same_kind_are_cast_where_no_value_changes(store: jjq.Sto
     assert str(topic.read(start=-2).read_all()["f"].to_pylist()) == "[nan, 2.5]"
 
 
+def test_headers_in_a_table_are_lists_of_pairs_or_maps(store: jjq.Store) -> None:
+    topic = store.create_topic("t")
+    pair = pa.struct([("value", pa.large_binary()), ("key", pa.large_string())])
+    for headers in (
+        pa.array([[{"key": "k", "value": b"v"}]], pa.large_list(pair)),
+        pa.array([[{"key": "k", "value": "v"}]]),
+        pa.array([[("k", b"v")]], pa.map_(pa.string(), pa.binary())),
+    ):
+        topic.push_table(pa.table({"value": [b"x"], "headers": headers}))
+        assert topic.read(start=-1, metadata=["_headers"]).read_all()["_headers"].to_pylist() == [
+            [{"key": "k", "value": b"v"}]
+        ]
+    with pytest.raises(SchemaMismatch):
+        topic.push_table(pa.table({"value": [b"x"], "headers": [[{"key": "k", "value": b"v", "more": 1}]]}))
+
+
 def test_times_in_a_table_are_moments_or_microseconds(store: jjq.Store) -> None:
     topic = store.create_topic("t", timestamps="producer")
     for stamp in (pa.array([US]), pa.array([US // 1_000_000], pa.timestamp("s", "UTC"))):

@@ -62,6 +62,12 @@ class Holder:
         self._fd = -1
         reap(self._store, self.topic)
 
+    def forget(self) -> None:
+        """In a forked child: the hold is the parent's."""
+        if self._fd >= 0:
+            files.close(self._fd)
+            self._fd = -1
+
 
 def holders_dir(store: Store, topic_id: str) -> Path:
     return store.path / "topics" / topic_id / "holders"

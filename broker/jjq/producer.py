@@ -10,17 +10,20 @@ with store.producer(linger_ms=5) as producer:
 from __future__ import annotations
 
 import logging
+import math
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from jjq.errors import InvalidArgument, JjqError, RecordTooLarge, StoreClosed
+from jjq.errors import InvalidArgument, JjqError, RecordTooLarge, StoreClosed, StoreError, TopicDeleted
 from jjq.log.requests import MorePartitions
 from jjq.model import Position
-from jjq.schema import check_headers, rows_to_table, to_bytes
+from jjq.schema import check_headers, headers_size, rows_to_table, to_bytes
 from jjq.topics import at_first_use
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ log = logging.getLogger("jjq.producer")
 
 _FIRST_RETRY_S = 0.05
 _LONGEST_RETRY_S = 2.0
+_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
 class PushFuture:
@@ -66,7 +70,7 @@ class _Batch:
     """Records of one partition, chosen among as many (0: by the callers), that will be one message."""
 
     __slots__ = (
-        "_callbacks", "_condition", "_moved", "among", "began", "error", "finished", "headers", "keys", "offset", "partition",
+        "_callbacks", "_condition", "_moved", "among", "began", "error", "finished", "headers", "keys", "limit", "offset", "partition",
         "size", "stamps", "timestamp", "topic", "values",
     )  # fmt: skip
 
@@ -77,6 +81,7 @@ class _Batch:
         self.headers: list[Any] | None = None
         self.stamps: list[int] | None = None
         self.size = 0
+        self.limit = topic.config.max_batch_bytes
         self.began = time.monotonic()
         self.offset, self.timestamp = -1, 0
         self.error: BaseException | None = None
@@ -137,6 +142,13 @@ class _Batch:
                 return
         callback()
 
+    def leave_to_parent(self) -> None:
+        self._condition = threading.Condition()  # the parent's may be held
+        self._callbacks = []
+        self.finish(
+            StoreError("the record was pushed before the fork: the parent process writes it, and knows where it is")
+        )
+
     def finish(self, error: BaseException | None) -> None:
         with self._condition:
             self.error = error
@@ -168,25 +180,33 @@ class Producer:
             raise InvalidArgument(f"batch_bytes must be from 1 to {1 << 30}, not {batch_bytes!r}")
         if not 1 <= window <= 100_000_000:
             raise InvalidArgument(f"window must be from 1 to 100000000 records, not {window!r}")
+        seconds: object = delivery_timeout_s
+        if not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
+            raise InvalidArgument(f"delivery_timeout_s must be seconds from 0, not {delivery_timeout_s!r}")
         self._store = store
         self._linger_s = linger_ms / 1000
         self._batch_bytes, self._window = batch_bytes, window
         self._delivery_timeout_s = delivery_timeout_s
         self._on_error = on_error
-        self._mutex = threading.Lock()
-        self._changed = threading.Condition(self._mutex)
         self._topics: dict[str, Topic] = {}
         self._among: dict[str, int] = {}  # how many partitions of a topic were chosen among last
         self._open: dict[tuple[str, int], _Batch] = {}
         self._ready: deque[_Batch] = deque()
+        self._writing: _Batch | None = None
         self._pending = 0  # records pushed and not yet acknowledged
-        self._flushing = 0
         self._closed = False
-        self._never = threading.Event()
         self.acknowledged = 0
         self.failed = 0
-        self._thread = threading.Thread(target=self._run, name="jjq-producer", daemon=True)
-        self._thread.start()
+        self._begin()
+        _producers.add(self)
+
+    def _begin(self) -> None:
+        """What a producer begins with, and again in a forked child. The thread starts with the first record."""
+        self._mutex = threading.Lock()
+        self._changed = threading.Condition(self._mutex)
+        self._flushing = 0
+        self._never = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def push(
         self, topic: str, value: Any, *, key: bytes | str | None = None, headers: Headers = None,
@@ -205,13 +225,20 @@ class Producer:
             and timestamp is None
             and type(value) is bytes
             and len(value) <= target._plain_bytes
+            and self._thread is not None
             and (partition is not None or target.partitions == 1)
         ):
             # What most are: it needs no checks, and joins a batch of its like.
             place, among = target.choose(partition, None)
             with self._mutex:
                 batch = self._open.get((topic, place))
-                if batch is not None and batch.among == among and batch.is_plain() and self._has_room_locked():
+                if (
+                    batch is not None
+                    and batch.among == among
+                    and batch.is_plain()
+                    and batch.size + len(value) <= batch.limit
+                    and self._has_room_locked()
+                ):
                     index = len(batch.values)
                     batch.values.append(value)
                     self._count_locked(batch, len(value))
@@ -229,6 +256,10 @@ class Producer:
                 f"the record has {size:,} bytes, the topic takes up to {target.config.max_record_bytes:,}"
             )
         pairs = None if headers is None else check_headers(headers)
+        if pairs:
+            long = headers_size(pairs)
+            target.check_size(long, target.config.max_record_bytes, "the headers of a record")
+            size += long
         stamps = target.stamps(None if timestamp is None else [timestamp], 1)
         with self._mutex:
             while not self._has_room_locked() and not self._closed:
@@ -244,13 +275,16 @@ class Producer:
                 for each in [each for each in self._open if each[0] == topic]:
                     self._ready.append(self._open.pop(each))
             batch = self._open.get((topic, place))
-            if batch is not None and batch.among != among:
+            if batch is not None and (batch.among != among or batch.size + size > batch.limit):
                 self._ready.append(self._open.pop((topic, place)))
                 batch = None
             if batch is None:
                 batch = self._open[topic, place] = _Batch(target, place, among)
                 if len(self._open) == 1:
                     self._changed.notify_all()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="jjq-producer", daemon=True)
+                self._thread.start()
             index = batch.add(data, plain_key, pairs, None if stamps is None else stamps[0])
             self._count_locked(batch, size)
         return PushFuture(batch, index)
@@ -267,21 +301,27 @@ class Producer:
 
     def flush(self, timeout: float | None = None) -> None:
         """Returns when everything pushed before is written or has failed; raises TimeoutError after `timeout` seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
         with self._mutex:
-            target = self.acknowledged + self.failed + self._pending
+            # Batches and not a count: of other topics, later records may be written earlier.
+            before = [*([] if self._writing is None else [self._writing]), *self._ready, *self._open.values()]
             self._flushing += 1
             self._changed.notify_all()
-            done = self._changed.wait_for(lambda: self.acknowledged + self.failed >= target, timeout)
-            self._flushing -= 1
-        if not done:
-            raise TimeoutError(f"{self._pending} records are not written yet")
+        try:
+            for batch in before:
+                batch.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            raise TimeoutError(f"{self._pending} records are not written yet") from None
+        finally:
+            with self._mutex:
+                self._flushing -= 1
 
     def close(self) -> None:
         """Writes what was pushed, then ends; a second close is quiet."""
         with self._mutex:
             self._closed = True
             self._changed.notify_all()
-        if self._thread is not threading.current_thread():
+        if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
     def __enter__(self) -> Producer:
@@ -301,7 +341,7 @@ class Producer:
     def _run(self) -> None:
         while True:
             with self._mutex:
-                batch = self._next_locked()
+                self._writing = batch = self._next_locked()
             if batch is None:
                 return
             self._deliver(batch)
@@ -321,24 +361,33 @@ class Producer:
                 self.acknowledged += rows
             else:
                 self.failed += rows
+                if isinstance(error, TopicDeleted) and self._topics.get(batch.topic.name) is batch.topic:
+                    del self._topics[batch.topic.name]  # the next push finds who has the name now, or makes it again
             self._changed.notify_all()
         batch.finish(error)
         if error is not None:
             log.warning("%d records for topic %r were not written: %s", rows, batch.topic.name, error)
             if self._on_error is not None:
                 for index in range(rows):
-                    self._on_error(PushFuture(batch, index))
+                    try:
+                        self._on_error(PushFuture(batch, index))
+                    except Exception:
+                        log.exception("on_error of a producer failed")
 
     def _next_locked(self) -> _Batch | None:
         """The next batch to write, when it is time; None when the producer is closed and all is written."""
         while True:
+            left = None
+            if self._open:
+                place, batch = next(iter(self._open.items()))  # the oldest
+                left = batch.began + self._linger_s - time.monotonic()
+                # By age, or one that lingers would wait as long as others fill. What is ready of its partition is older.
+                due = left <= 0 or self._flushing or self._closed
+                if due and not (self._ready and self._ready[0].began <= batch.began):
+                    return self._open.pop(place)
             if self._ready:
                 return self._ready.popleft()
-            if self._open:
-                place, batch = next(iter(self._open.items()))
-                left = batch.began + self._linger_s - time.monotonic()
-                if left <= 0 or self._flushing or self._closed:
-                    return self._open.pop(place)
+            if left is not None:
                 self._changed.wait(left)
             elif self._closed:
                 return None
@@ -371,3 +420,21 @@ class Producer:
                 return error
             self._never.wait(pause)
             pause = min(2 * pause, _LONGEST_RETRY_S)
+
+    def _after_fork(self) -> None:
+        """In a forked child: what was pushed and is not written is the parent's to write."""
+        batches = [*([] if self._writing is None else [self._writing]), *self._ready, *self._open.values()]
+        self._open.clear()
+        self._ready.clear()
+        self._writing, self._pending = None, 0
+        self._begin()
+        for batch in batches:
+            batch.leave_to_parent()
+
+
+def _after_fork_in_child() -> None:
+    for each in list(_producers):
+        each._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

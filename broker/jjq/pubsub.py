@@ -19,9 +19,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import re
 import threading
 import uuid
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from jjq.topic import Topic
 
 Message = dict[str, Any]
+_subscriptions: weakref.WeakSet[PubSub] = weakref.WeakSet()
 
 
 @dataclass(slots=True)
@@ -63,18 +66,25 @@ class PubSub:
         self._store = store
         self._decode = decode_responses
         self._quiet = ignore_subscribe_messages
-        self._mutex = threading.RLock()
         self._names: set[str] = set()
         self._patterns: dict[str, re.Pattern[str]] = {}
         self._readings: dict[str, _Reading] = {}  # by topic id
         self._waiting: deque[Message] = deque()
-        self._listener = store.listener(self._watched)
         self._fd = -1
         self._id: str | None = None
         self._turn = 0
         self._closed = False
         self._catalog_seen: tuple[str, ...] = ()
+        self._inherited = False  # from a parent process, and not used in this one yet
         self.dropped = 0  # messages that a bounded topic dropped before this subscription read them
+        self._renew_locks()
+        _subscriptions.add(self)
+
+    def _renew_locks(self) -> None:
+        self._mutex = threading.RLock()
+        self._listener = self._store.listener(self._watched)
+        if self._closed:
+            self._listener.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._names)} names, {len(self._patterns)} patterns"
@@ -269,11 +279,7 @@ class PubSub:
         for step in range(len(readings)):
             reading = readings[(self._turn + step) % len(readings)]
             try:
-                partition = reading.feed.waiting()
-            except DataLoss as loss:  # a bounded topic went on without us
-                self.dropped += loss.lost
-                reading.feed.move(loss.partition, (loss.earliest, reading.feed.place(loss.partition)[1]))
-                partition = reading.feed.waiting()
+                partition = self._waiting_in(reading)
             except TopicDeleted:
                 self._leave(reading.topic.id)
                 continue
@@ -294,6 +300,15 @@ class PubSub:
             return True
         return False
 
+    def _waiting_in(self, reading: _Reading) -> int | None:
+        """The partition that has a record; what a bounded topic let go before it was read is counted and passed over."""
+        while True:
+            try:
+                return reading.feed.waiting()
+            except DataLoss as loss:
+                self.dropped += loss.lost
+                reading.feed.move(loss.partition, (loss.earliest, reading.feed.place(loss.partition)[1]))
+
     def _data(self, value: Any) -> Any:
         return value.decode() if self._decode and isinstance(value, bytes) else value
 
@@ -307,7 +322,8 @@ class PubSub:
                 return
             self._closed = True
             with contextlib.suppress(JjqError):
-                self._follow_topics()  # also those made since the last look go with their last subscription
+                if not self._inherited:
+                    self._follow_topics()  # also those made since the last look go with their last subscription
             with contextlib.ExitStack() as rest:  # each part is closed though another fails
                 for topic_id in list(self._readings):
                     rest.callback(self._leave, topic_id)
@@ -326,6 +342,24 @@ class PubSub:
         if self._closed:
             raise StoreClosed("the subscription was closed; make another with store.pubsub()")
         self._store.check_open()
+        if self._inherited:
+            self._inherited = False
+            self._announce()
+            self._follow_topics(joining=True)
+
+    def _after_fork(self) -> None:
+        """In a forked child: the subscription and what waits for it stay the parent's. The child has one of its own to the same
+        names and patterns, from when it first uses it."""
+        self._renew_locks()
+        if self._fd >= 0:
+            files.close(self._fd)
+        self._id, self._fd = None, -1
+        for reading in self._readings.values():
+            if reading.holder is not None:
+                reading.holder.forget()
+        self._readings.clear()
+        self._waiting.clear()
+        self._inherited = self.subscribed and not self._closed
 
 
 def publish(store: Store, name: str, data: bytes | str) -> int:
@@ -345,3 +379,11 @@ def _check_pattern(pattern: object) -> str:
     if not isinstance(pattern, str) or not pattern:
         raise InvalidArgument(f"a pattern is a str such as 'log.*', not {pattern!r}")
     return pattern
+
+
+def _after_fork_in_child() -> None:
+    for each in list(_subscriptions):
+        each._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -249,15 +249,28 @@ def check_headers(headers: object) -> list[tuple[str, bytes | None]] | None:
         if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not isinstance(pair[0], str):
             raise InvalidArgument(f"a header is a (name, value) pair with a str name, not {pair!r}")
         name, value = pair
+        _utf8(name, "the name of a header")
         result.append((name, None if value is None else to_bytes(value, f"header {name!r}")))
     return result
+
+
+def headers_size(headers: Sequence[tuple[str, bytes | None]]) -> int:
+    """Bytes of names and values."""
+    return sum(len(name.encode()) + len(value or b"") for name, value in headers)
+
+
+def _utf8(text: str, what: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"{what} holds half of a surrogate pair, which UTF-8 cannot say: {text!r}") from error
 
 
 def to_bytes(value: object, what: str) -> bytes:
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
-        return value.encode()
+        return _utf8(value, what)
     if isinstance(value, (bytearray, memoryview)):
         return bytes(value)
     raise InvalidArgument(f"{what} is bytes or str, not {type(value).__name__}")

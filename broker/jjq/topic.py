@@ -33,6 +33,7 @@ from jjq.schema import (
     check_headers,
     decoded_size,
     headers_array,
+    headers_size,
     longest,
     null_headers,
     rows_to_table,
@@ -362,7 +363,7 @@ class Topic:
                 self.check_size(sizes[i], limit, "the record" if len(sizes) == 1 else f"record {i}")
             size = sum(sizes)
             if headers is not None:
-                long = [sum(len(n.encode()) + len(v or b"") for n, v in each or ()) for each in headers]
+                long = [headers_size(each or ()) for each in headers]
                 self.check_size(max(long), limit, "the headers of a record")
                 size += sum(long)
             self.check_size(size, min(self.config.max_batch_bytes, _MOST_BYTES), "the batch")

@@ -169,10 +169,12 @@ class Listener:
             if self._wakes != armed:
                 return
             self._bells.add(bell)
+        # Not asyncio.wait_for: before Python 3.12 it forgets a cancellation that comes together with what it waits for.
+        alarm = loop.call_later(seconds, woken.set)
         try:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(woken.wait(), seconds)
+            await woken.wait()
         finally:
+            alarm.cancel()
             with self._condition:
                 self._bells.discard(bell)
 

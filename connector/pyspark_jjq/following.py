@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from jjq.errors import (
     DataLoss,
     InvalidArgument,
+    InvalidName,
     SubscriberBusy,
     SubscriberExists,
     SubscriberNotFound,
@@ -35,6 +36,7 @@ class Follower:
         self._subscribers: dict[str, Subscriber] = {}  # by topic id
         self._at: dict[str, TopicPositions] = {}
         self._busy: set[str] = set()
+        self._nameless: set[str] = set()
 
     def follow(self, at: Offsets) -> None:
         """Moves the subscribers to where the query stands; makes those that are missing. Back, too: a query that was begun
@@ -51,6 +53,9 @@ class Follower:
                 continue  # it went, or lost records, a moment ago: those decide about it who read it
             except SubscriberBusy:
                 self._say_busy(topic)
+                continue
+            except InvalidName as error:
+                self._say_nameless(topic, error)
                 continue
             self._at[topic] = positions
 
@@ -93,6 +98,13 @@ class Follower:
                 f"subscriber {name!r} is of another topic than {topic.name!r}, so it cannot follow this query; "
                 "name another with the option subscriber, or delete it with `jjq subscriber delete`"
             ) from error
+
+    def _say_nameless(self, topic: str, error: InvalidName) -> None:
+        if topic not in self._nameless:
+            self._nameless.add(topic)
+            log.warning(
+                "no subscriber follows the query in topic %r, whose name leaves no room for its own: %s", topic, error
+            )
 
     def _say_busy(self, topic: str) -> None:
         if topic not in self._busy:

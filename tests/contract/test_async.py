@@ -113,6 +113,33 @@ def test_what_a_cancelled_wait_has_read_is_not_lost(store: jjq.Store, topic: jjq
     assert looked.is_set()
 
 
+@pytest.mark.parametrize("kind", ["subscriber", "channel", "subscription"])
+def test_a_cancellation_that_comes_with_a_record_ends_the_task(store: jjq.Store, topic: jjq.Topic, kind: str) -> None:
+    async def run() -> None:
+        for _ in range(20):
+            handle: Any
+            if kind == "subscriber":
+                handle = store.create_subscriber("letters", start="latest")
+            elif kind == "channel":
+                handle = store.channel("letters", "work", create=True, start="latest")
+            else:
+                handle = store.pubsub(ignore_subscribe_messages=True)
+                handle.subscribe("letters")
+            task = asyncio.ensure_future(first(handle, 1_000_000))
+            while not handle._listener._bells:
+                await asyncio.sleep(0)
+            (bell,) = handle._listener._bells
+            bell()  # as a record would
+            await asyncio.sleep(0)
+            task.cancel()
+            done, _ = await asyncio.wait({task}, timeout=60)
+            assert done
+            assert task.cancelled()
+            handle.close()
+
+    asyncio.run(run())
+
+
 def test_a_second_consumer_is_refused_while_one_iterates(store: jjq.Store, topic: jjq.Topic, reopen: Reopen) -> None:
     async def run() -> None:
         iterator = aiter(subscriber)

@@ -1,6 +1,8 @@
 """Batched pushes: order, windows, failures that pass, failures that do not, and futures that always end."""
 
+import contextlib
 import errno
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,6 +69,81 @@ def test_topics_with_a_schema_take_mappings_and_a_bad_one_fails_alone(store: jjq
     assert topic.read().read_all().column("a").to_pylist() == [1, None]
 
 
+def test_an_on_error_that_raises_costs_nobody_anything(store: jjq.Store) -> None:
+    store.create_topic("a")
+    heard = []
+
+    def bad(future: object) -> None:
+        heard.append(future)
+        raise RuntimeError("on_error raises")
+
+    with store.producer(linger_ms=1, on_error=bad) as producer:
+        producer.push("a", b"x").result()
+        topic = store.topic("a")
+        store.delete_topic("a")
+        assert isinstance(producer.push("a", b"lost").exception(60), jjq.TopicDeleted)
+        assert producer.push("b", b"kept").result(60).offset == 0
+        # The name is another topic's from the next push on.
+        assert producer.push("a", b"anew").result(60).offset == 0
+    assert len(heard) == 1
+    assert store.topic("a").id != topic.id
+    assert (producer.acknowledged, producer.failed) == (3, 1)
+
+
+def test_flush_waits_for_what_was_pushed_before_whatever_others_push(store: jjq.Store) -> None:
+    stop = threading.Event()
+    with store.producer(linger_ms=60_000, batch_bytes=1000, window=50) as producer:
+
+        def others() -> None:
+            while not stop.is_set():
+                producer.push("b", b"y" * 1000)
+
+        thread = threading.Thread(target=others)
+        thread.start()
+        try:
+            for _ in range(50):
+                future = producer.push("a", b"x")
+                producer.flush(60)
+                assert future.done()
+        finally:
+            stop.set()
+            thread.join()
+
+
+def test_a_record_that_cannot_go_in_is_refused_before_it_is_among_others(store: jjq.Store) -> None:
+    store.create_topic("t", max_record_bytes=100, max_batch_bytes=1000)
+    with store.producer(linger_ms=60_000) as producer:
+        futures = [producer.push("t", b"%099d" % i) for i in range(30)]  # three times what one batch may have
+        with pytest.raises(jjq.InvalidArgument, match="surrogate"):
+            producer.push("t", b"", headers={"k\ud800": b"v"})
+        with pytest.raises(jjq.InvalidArgument, match="surrogate"):
+            producer.push("t", "\ud800")
+        with pytest.raises(jjq.RecordTooLarge, match="headers"):
+            producer.push("t", b"", headers={"k": b"v" * 100})
+        futures.append(producer.push("t", b"", headers={"k": b"v" * 50}))
+        producer.flush(60)
+        assert [future.result().offset for future in futures] == list(range(31))
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_writes_its_own_and_the_parent_its_own(store: jjq.Store) -> None:
+    store.create_topic("t")
+    with store.producer(linger_ms=60_000) as producer:
+        before = producer.push("t", b"parent's")
+        child = os.fork()
+        if child == 0:
+            code = 1
+            with contextlib.suppress(BaseException):
+                assert isinstance(before.exception(1), jjq.StoreError)
+                future = producer.push("t", b"child's")
+                producer.close()
+                code = 0 if future.result(0).offset == 0 else 2
+            os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert before.result().offset == 1
+    assert store.topic("t").read().read_all().column("value").to_pylist() == [b"child's", b"parent's"]
+
+
 def test_what_can_be_known_at_once_raises_at_once(store: jjq.Store) -> None:
     store.create_topic("t", max_record_bytes=10)
     with store.producer() as producer:
@@ -78,7 +155,7 @@ def test_what_can_be_known_at_once_raises_at_once(store: jjq.Store) -> None:
             producer.push("t", b"", partition=1)
         with pytest.raises(jjq.InvalidArgument):
             producer.push("t", b"", timestamp=5)
-    for bad in ({"linger_ms": -1}, {"batch_bytes": 0}, {"window": 0}):
+    for bad in ({"linger_ms": -1}, {"batch_bytes": 0}, {"window": 0}, {"delivery_timeout_s": "x"}):
         with pytest.raises(jjq.InvalidArgument):
             store.producer(**bad)
 

@@ -1,10 +1,13 @@
 """Publish and subscribe: shapes, patterns, topics made later, the death of subscribers, and nothing left behind."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -51,6 +54,74 @@ def test_text_on_request_and_no_confirmations(store: jjq.Store) -> None:
         subscription.psubscribe("*")
         store.publish("a", "ü")
         assert drain(subscription) == [{"type": "pmessage", "pattern": "*", "channel": "a", "data": "ü"}]
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_leaves_its_parents_subscription_alone(store: jjq.Store) -> None:
+    with store.pubsub(ignore_subscribe_messages=True) as subscription:
+        subscription.subscribe("news")
+        assert store.publish("news", b"1") == 1
+        ready, go = os.pipe(), os.pipe()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            with contextlib.suppress(BaseException):
+                other = store.pubsub()
+                other.close()
+                assert subscription.get_message() is None  # its own begins here
+                os.write(ready[1], b"x")
+                os.read(go[0], 1)
+                code = 0 if subscription.get_message(timeout=60)["data"] == b"2" else 2
+                subscription.close()
+            os._exit(code)
+        os.read(ready[0], 1)
+        assert store.publish("news", b"2") == 2
+        os.write(go[1], b"x")
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert store.publish("news", b"3") == 1
+        assert [message["data"] for message in drain(subscription)] == [b"1", b"2", b"3"]
+
+
+def test_a_subscription_that_only_a_forked_child_has_left_is_none(store: jjq.Store, tmp_path: Path) -> None:
+    """Its parent is dead, and the child has never used it."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    parent = context.Process(target=subscribe_and_fork, args=(tmp_path / "store", there))
+    parent.start()
+    there.close()
+    grandchild = here.recv()
+    try:
+        assert store.publish("news", b"1") == 1
+        os.kill(parent.pid or 0, signal.SIGKILL)
+        parent.join()
+        assert store.publish("news", b"2") == 0
+        assert store.pubsub_numsub("news") == {"news": 0}
+    finally:
+        os.kill(grandchild, signal.SIGKILL)
+
+
+def subscribe_and_fork(path: Path, pipe: Connection) -> None:
+    warnings.simplefilter("ignore")
+    subscription = jjq.open(path).pubsub()
+    subscription.subscribe("news")
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    pipe.send(child)
+    signal.pause()
+
+
+def test_records_let_go_in_several_partitions_are_counted_as_dropped(store: jjq.Store) -> None:
+    topic = store.create_topic("a", partitions=3)
+    with store.pubsub(ignore_subscribe_messages=True) as subscription:
+        subscription.subscribe("a")
+        for partition in range(3):
+            topic.push(b"1", partition=partition)
+        topic.empty()
+        assert subscription.get_message() is None
+        assert subscription.dropped == 3
+        topic.push(b"2", partition=2)
+        assert subscription.get_message()["data"] == b"2"
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_a_process_that_fails_by_itself_ends_it_and_says_why(tmp_path: Path) -> 
         reports.append(check(tmp_path / "store", seconds=60, producers=1, consumers=1, kills=False))
 
     reports: list[CheckReport] = []
-    thread = threading.Thread(target=run, args=(reports,))
+    thread = threading.Thread(target=run, args=(reports,), daemon=True)
     thread.start()
     with jjq.open(tmp_path / "store") as store:
         pause = threading.Event()

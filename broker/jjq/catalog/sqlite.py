@@ -239,7 +239,12 @@ class SqliteDriver:
             self._connection = self._connect_read_only() if self.read_only else self._connect(f"{self.path.as_uri()}")
             if not self.read_only:
                 self._lock_fd = files.open_lock(self._lock_path)
-                self._connection.execute("PRAGMA journal_mode = WAL")
+                # One after the other: SQLite does not wait for who makes a new file of that mode at the same time.
+                files.lock(self._lock_fd)
+                try:
+                    self._connection.execute("PRAGMA journal_mode = WAL")
+                finally:
+                    files.unlock(self._lock_fd)
                 self._connection.execute("PRAGMA wal_autocheckpoint = 1000")
             self._full = None
         return self._connection

@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+from multiprocessing import util
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.basetemp = room / "base"  # pytest empties it
         (room / "temporary").mkdir()
         tempfile.tempdir = str(room / "temporary")
-        config.add_cleanup(lambda: shutil.rmtree(room, ignore_errors=True))
+        # Behind multiprocessing, which has a temporary directory of its own in there and removes it last of all (-100).
+        util.Finalize(None, shutil.rmtree, args=(room,), kwargs={"ignore_errors": True}, exitpriority=-200)
 
 
 def _directory(item: pytest.Item) -> str:

@@ -8,6 +8,7 @@ consumer reads all partitions and goes on where it had got to.
 
 from __future__ import annotations
 
+import abc
 import json
 import os
 import random
@@ -180,7 +181,7 @@ def _look_at_the_log(store: Store, topic: Topic, report: CheckReport) -> None:
 # --- the processes -----------------------------------------------------------------------------------------------------
 
 
-class _Worker:
+class _Worker(abc.ABC):
     """A process that is begun again when it was killed, and a thread that takes what it reports, a JSON line each."""
 
     def __init__(self, name: str) -> None:
@@ -193,12 +194,13 @@ class _Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._run, name=f"jjq-check {name}", daemon=True)
 
+    @abc.abstractmethod
     def order(self) -> dict[str, Any]:
         """What the next life is to do."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def take(self, report: Any) -> None:
-        raise NotImplementedError
+        """What it reports, a line at a time."""
 
     def _run(self) -> None:
         while True:

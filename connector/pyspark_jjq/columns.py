@@ -6,6 +6,7 @@ there. A topic with a schema takes columns by name.
 
 from __future__ import annotations
 
+import abc
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -200,15 +201,15 @@ def widens(given: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 @dataclass(frozen=True)
-class Destination:
+class Destination(abc.ABC):
     """Where the rows of a write go. Crosses to the executors."""
 
     options: SinkOptions
     schema: StructType
 
+    @abc.abstractmethod
     def write(self, store: Store, staging: Any, batch: pa.RecordBatch) -> None:
         """Adds the rows of `batch`, at least one, to what a task has staged."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import argparse
 import json
 import sys
@@ -28,11 +29,11 @@ def writer_for(arguments: argparse.Namespace) -> Writer:
     return {"lines": LineWriter, "json": JsonWriter, "table": TableWriter}[kind]()
 
 
-class Writer:
+class Writer(abc.ABC):
     """Takes records one by one; `flush` shows all of them."""
 
-    def write(self, record: Record) -> None:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def write(self, record: Record) -> None: ...
 
     def flush(self) -> None:
         sys.stdout.flush()

@@ -159,6 +159,21 @@ def seconds(text: str) -> float | None:
     return value
 
 
+def seconds_between(low: float, high: float) -> Callable[[str], float]:
+    """Takes seconds from `low` to `high`."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not low <= value <= high:
+            raise InvalidArgument(f"{text!r} is no length of time; write seconds from {low:g} to {high:g}")
+        return value
+
+    return parse
+
+
 def start(text: str) -> Any:
     """A start as `jjq.start` takes it; `0=5,1=latest` is one for each partition."""
     if re.match(r"\s*\d+\s*=", text):

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jjq.cli import output
-from jjq.cli.arguments import Commands, add_command, at_least_one, open_store, size, store_path, typed
+from jjq.cli.arguments import Commands, add_command, at_least_one, open_store, seconds_between, size, store_path, typed
 from jjq.cli.exits import DAMAGE, OK
-from jjq.errors import InvalidArgument
+
+_SECONDS = (0.01, 86_400.0)  # how long a trial may take
 
 
 def add_commands(commands: Commands) -> None:
@@ -22,7 +23,11 @@ def add_commands(commands: Commands) -> None:
         "  jjq check\n  jjq check --seconds 60 --producers 4 --consumers 4\n  jjq check --store /srv/jjq --no-kills --json",
     )  # fmt: skip
     parser.add_argument(
-        "--seconds", type=typed(_seconds), default=10.0, metavar="SECONDS", help="how long (default: 10)"
+        "--seconds",
+        type=typed(seconds_between(*_SECONDS)),
+        default=10.0,
+        metavar="SECONDS",
+        help="how long (default: 10)",
     )
     parser.add_argument(
         "--producers", type=typed(at_least_one), default=2, metavar="N", help="processes that push (default: 2)"
@@ -40,18 +45,12 @@ def add_commands(commands: Commands) -> None:
         "--size", type=typed(size), default=100, metavar="SIZE", help="of a record (default: 100 bytes)"
     )
     parser.add_argument(
-        "--seconds", type=typed(_seconds), default=1.0, metavar="SECONDS", help="for each figure (default: 1)"
+        "--seconds",
+        type=typed(seconds_between(*_SECONDS)),
+        default=1.0,
+        metavar="SECONDS",
+        help="for each figure (default: 1)",
     )
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.01 <= value <= 86_400:
-        raise InvalidArgument(f"{text!r} is no length of time; write seconds from 0.01 to 86400")
-    return value
 
 
 @contextlib.contextmanager

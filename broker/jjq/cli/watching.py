@@ -14,10 +14,9 @@ from typing import Any
 
 import jjq
 from jjq.cli import output
-from jjq.cli.arguments import Commands, add_command, open_store, typed
+from jjq.cli.arguments import Commands, add_command, open_store, seconds_between, typed
 from jjq.cli.exits import OK
 from jjq.cli.overview import lines, with_rates
-from jjq.errors import InvalidArgument
 
 INTERVAL_S = 2.0
 # The other screen without a cursor, and back; home; the rest of a line, and of the screen.
@@ -38,20 +37,10 @@ def add_commands(commands: Commands) -> None:
     )  # fmt: skip
     parser.add_argument("topic", metavar="TOPIC", nargs="?", help="this topic only")
     parser.add_argument(
-        "--interval", type=typed(_interval), default=INTERVAL_S, metavar="SECONDS",
+        "--interval", type=typed(seconds_between(0.05, 3600)), default=INTERVAL_S, metavar="SECONDS",
         help=f"between two looks (default: {INTERVAL_S:g})",
     )  # fmt: skip
     parser.add_argument("--once", action="store_true", help="print once, after one interval, and end")
-
-
-def _interval(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.05 <= value <= 3600:
-        raise InvalidArgument(f"{text!r} is no interval; write seconds from 0.05 to 3600")
-    return value
 
 
 def _stats(arguments: argparse.Namespace) -> int:

@@ -1,6 +1,7 @@
 """Processes that push to a topic and consume one of its channels until they are told to stop, or killed.
 
-Each writes what happened to a file of its own, a line at a time, which a SIGKILL does not take back.
+A file tells them: a lock in shared memory, which is what multiprocessing's Event is, stays locked when its holder is
+killed. Each writes what happened to a file of its own, a line at a time, which a SIGKILL does not take back.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import time
-from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import jjq
@@ -28,13 +28,13 @@ class Journal:
         os.write(self._fd, "".join(f"{what} {now:.6f} {value}\n" for value in values).encode())
 
 
-def push(store_path: Path, journal_path: Path, name: str, stop: Event) -> None:
+def push(store_path: Path, journal_path: Path, name: str, stop: Path) -> None:
     journal = Journal(journal_path)
     choice = random.Random(name)
     with jjq.open(store_path) as store:
         topic = store.topic(TOPIC)
         count = 0
-        while not stop.is_set():
+        while not stop.exists():
             values = [f"{name}:{count + i}" for i in range(choice.choice((1, 1, 5, 50)))]
             count += len(values)
             delay = 0.3 if choice.random() < 0.1 else None
@@ -42,12 +42,12 @@ def push(store_path: Path, journal_path: Path, name: str, stop: Event) -> None:
             journal.write("pushed", values)
 
 
-def consume(store_path: Path, journal_path: Path, name: str, stop: Event) -> None:
+def consume(store_path: Path, journal_path: Path, name: str, stop: Path) -> None:
     journal = Journal(journal_path)
     choice = random.Random(name)
     with jjq.open(store_path) as store:
         channel = store.channel(TOPIC, CHANNEL)
-        while not stop.is_set():
+        while not stop.exists():
             got = channel.receive(choice.choice((1, 10, 100)), timeout=0.2)
             journal.write("got", [_line(each) for each in got])
             back = [each for each in got if choice.random() < 0.02]

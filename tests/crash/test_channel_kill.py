@@ -38,7 +38,7 @@ class Crowd:
 
     def __init__(self, context: Any, target: Callable[..., None], store: Path, journals: Path, count: int) -> None:
         self._context, self._target, self._store, self._journals = context, target, store, journals
-        self.stop = context.Event()
+        self._stop = journals.parent / f"stop-{target.__name__}"
         self._made = 0
         self.killed: set[str] = set()
         self.alive: dict[str, Any] = {}
@@ -49,7 +49,7 @@ class Crowd:
         name = f"{self._target.__name__}-{self._made}"
         self._made += 1
         process = self._context.Process(
-            target=self._target, args=(self._store, self._journals / name, name, self.stop), name=name, daemon=True
+            target=self._target, args=(self._store, self._journals / name, name, self._stop), name=name, daemon=True
         )
         process.start()
         self.alive[name] = process
@@ -67,7 +67,7 @@ class Crowd:
         self._start()
 
     def end(self) -> None:
-        self.stop.set()
+        self._stop.touch()
         for process in self.alive.values():
             process.join()
         assert {process.exitcode for process in self.alive.values()} == {0}

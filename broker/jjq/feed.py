@@ -46,10 +46,11 @@ class _Window:
     checked: bool = False  # whether the position was held against the catalog: a file that goes on needs it once
     end: int = 0  # of what was read ahead
     low: bool = False  # whether who reads on from there would wait, so that the next take asks for it
+    last: bool = False  # whether what is ready was, when it was read, all there is
     crossed: bool = False  # whether what was read ahead is of other segments than the active one
 
     def clear(self) -> None:
-        self.batch, self.decoded, self.checked, self.low = None, 0, False, False
+        self.batch, self.decoded, self.checked, self.low, self.last = None, 0, False, False, False
         self.ready.clear()
 
 
@@ -224,6 +225,9 @@ class Feed:
                 self._ask(window)
             self._after(partition)
             count -= part
+            # Who is woken by a push reads it and has it all: to look again takes longer than that.
+            if window.last and not window.ready:
+                return False
         return not count
 
     # --- reading ahead -----------------------------------------------------------------------------------------------
@@ -244,15 +248,18 @@ class Feed:
     def _fill(self, window: _Window) -> bool:
         """Reads on from the position; False when there is nothing yet."""
         partition, reader = window.partition, self._topic.reader
-        if window.checked and self._raw and (rows := reader.tail_singles(partition, window.position)):
-            self._stay(window)
-            name, at = self._topic.name, window.position
-            window.ready.extend(
-                Record(name, partition, offset, ts, key, None, value)
-                for offset, (ts, key, value) in enumerate(rows, at)
-            )
-            window.end, window.low = at + len(rows), False
-            return True
+        window.last = False
+        if window.checked and self._raw:
+            rows, window.last = reader.tail_singles(partition, window.position)
+            if rows:
+                self._stay(window)
+                name, at = self._topic.name, window.position
+                window.ready.extend(
+                    Record(name, partition, offset, ts, key, None, value)
+                    for offset, (ts, key, value) in enumerate(rows, at)
+                )
+                window.end, window.low = at + len(rows), False
+                return True
         user = self._topic.select(self._columns)
         if window.checked:
             live = reader.tail(partition, window.position, window.rows, user, _METADATA, self._bytes)

@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import struct
 import sys
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,11 +36,16 @@ _SAFETY_S = 5.0
 _FIRST_PAUSE_S = 0.0005
 _LONGEST_PAUSE_S = 0.02
 _GROWTH = 1.3
+_DAY_S = 86_400.0
 _SHARE = 20  # a look may cost at most a twentieth of the pause after it
 
 
 class _Watcher:
-    """One inotify descriptor and one thread for all that wait in this process."""
+    """One inotify descriptor for all that wait in this process.
+
+    One of the threads that wait reads it, for all; the others wait to be told by that one. Whoever ends its wait hands the
+    reading over. So a thread that waits alone is woken by the kernel itself, and not by a thread that had to be woken first.
+    """
 
     def __init__(self) -> None:
         import ctypes
@@ -46,10 +53,16 @@ class _Watcher:
         self._libc: Any = ctypes.CDLL(None, use_errno=True)
         self._mutex = threading.Lock()
         self._listeners: dict[int, weakref.WeakSet[Listener]] = {}
-        self._fd = self._libc.inotify_init1(os.O_CLOEXEC)
+        self._fd = self._libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
         if self._fd < 0:
             raise OSError("no inotify instance to be had")
-        threading.Thread(target=self._run, name="jjq-wake", daemon=True).start()
+        self._interrupts = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poll = select.poll()
+        for fd in (self._fd, self._interrupts):
+            self._poll.register(fd, select.POLLIN)
+        self._led = False  # whether some thread reads
+        self._following: Counter[Listener] = Counter()  # threads that wait to be told, by what they listen with
+        self._reads_always = False
 
     def add(self, path: Path, listener: Listener) -> int:
         """The number of the watch, -1 when the kernel has none left or the file is gone."""
@@ -68,29 +81,81 @@ class _Watcher:
                     del self._listeners[number]
                     self._libc.inotify_rm_watch(self._fd, number)
 
-    def _run(self) -> None:
-        while True:
-            try:
-                data = os.read(self._fd, _READ_BYTES)
-            except InterruptedError:
-                continue
-            except OSError:
-                return
-            woken: set[Listener] = set()
-            at = 0
+    def sleep(self, listener: Listener, armed: int, seconds: float) -> bool:
+        """`Listener.sleep`, with this thread as the one that reads, or told by it."""
+        until = time.monotonic() + seconds
+        while not listener.woken(armed) and (left := until - time.monotonic()) > 0:
             with self._mutex:
-                while at < len(data):
-                    number, mask, _, length = _EVENT.unpack_from(data, at)
-                    at += _EVENT.size + length
-                    if mask & _OVERFLOW:
-                        for listeners in self._listeners.values():
-                            woken.update(listeners)
-                    else:
-                        woken.update(self._listeners.get(number, ()))
-                    if mask & _IGNORED:
-                        self._listeners.pop(number, None)
-            for listener in woken:
-                listener.wake()
+                leads, self._led = not self._led, True
+                if not leads:
+                    self._following[listener] += 1
+            try:
+                if leads:
+                    self._read(listener, armed, left)
+                else:
+                    listener.wait(lambda: listener.woken(armed) or not self._led, left)
+            finally:
+                self._leave(listener, leads)
+        return listener.woken(armed)
+
+    def _leave(self, listener: Listener, led: bool) -> None:
+        with self._mutex:
+            if led:
+                self._led = False
+            elif self._following[listener] == 1:
+                del self._following[listener]
+            else:
+                self._following[listener] -= 1
+            following = None if self._led else next(iter(self._following), None)
+        if following is not None:
+            following.wait_no_more()
+
+    def _read(self, listener: Listener, armed: int, seconds: float) -> None:
+        """Until there is something to tell, whoever it is for, or the listener is woken by its process."""
+        if not listener.ring_when_woken(self._interrupt, armed):
+            return
+        try:
+            ready = self._poll.poll(seconds * 1000)
+        finally:
+            listener.ring_no_more(self._interrupt)
+        for fd, _ in ready:
+            with contextlib.suppress(BlockingIOError):
+                if fd == self._interrupts:
+                    os.eventfd_read(fd)
+                else:
+                    self._tell(os.read(fd, _READ_BYTES))
+
+    def _interrupt(self) -> None:
+        os.eventfd_write(self._interrupts, 1)
+
+    def _tell(self, data: bytes) -> None:
+        woken: set[Listener] = set()
+        at = 0
+        with self._mutex:
+            while at < len(data):
+                number, mask, _, length = _EVENT.unpack_from(data, at)
+                at += _EVENT.size + length
+                if mask & _OVERFLOW:
+                    for listeners in self._listeners.values():
+                        woken.update(listeners)
+                else:
+                    woken.update(self._listeners.get(number, ()))
+                if mask & _IGNORED:
+                    self._listeners.pop(number, None)
+        for listener in woken:
+            listener.wake()
+
+    def read_always(self) -> None:
+        """Has a thread of its own read, for coroutines: they cannot."""
+        with self._mutex:
+            begun, self._reads_always = self._reads_always, True
+        if not begun:
+            threading.Thread(target=self._run, name="jjq-wake", daemon=True).start()
+
+    def _run(self) -> None:
+        nobody = Listener(lambda: None)
+        while True:
+            self.sleep(nobody, 0, _DAY_S)
 
 
 _watcher: _Watcher | None = None
@@ -117,7 +182,7 @@ class Listener:
         self._wakes = 0
         self._watches: dict[Path, int] = {}
         self._closed = False
-        self._bells: set[Callable[[], None]] = set()  # of coroutines that sleep
+        self._bells: set[Callable[[], None]] = set()  # of those that sleep elsewhere than in `wait`
         self.told = False  # whether the kernel will tell of everything that matters
 
     def wake(self) -> None:
@@ -154,8 +219,35 @@ class Listener:
 
     def sleep(self, armed: int, seconds: float) -> bool:
         """Until something was written since `armed` (True), or the time is over."""
+        watcher = _watcher if self.told else None
+        if watcher is not None:
+            return watcher.sleep(self, armed, seconds)
+        self.wait(lambda: self.woken(armed), seconds)
+        return self.woken(armed)
+
+    def woken(self, armed: int) -> bool:
+        return self._wakes != armed
+
+    def wait(self, over: Callable[[], bool], seconds: float) -> None:
+        """Until `over`, which is asked whenever this listener is woken or told to wait no more."""
         with self._condition:
-            return self._condition.wait_for(lambda: self._wakes != armed, seconds)
+            self._condition.wait_for(over, seconds)
+
+    def wait_no_more(self) -> None:
+        with self._condition:
+            self._condition.notify_all()
+
+    def ring_when_woken(self, bell: Callable[[], None], armed: int) -> bool:
+        """Has `bell` called by each `wake` from here on; False, and it is not, if there was one since `armed`."""
+        with self._condition:
+            if self.woken(armed):
+                return False
+            self._bells.add(bell)
+            return True
+
+    def ring_no_more(self, bell: Callable[[], None]) -> None:
+        with self._condition:
+            self._bells.discard(bell)
 
     async def sleep_async(self, armed: int, seconds: float) -> None:
         """`sleep`, of a coroutine."""
@@ -165,18 +257,17 @@ class Listener:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody sleeps in it
                 loop.call_soon_threadsafe(woken.set)
 
-        with self._condition:
-            if self._wakes != armed:
-                return
-            self._bells.add(bell)
+        if self.told and _watcher is not None:
+            _watcher.read_always()
+        if not self.ring_when_woken(bell, armed):
+            return
         # Not asyncio.wait_for: before Python 3.12 it forgets a cancellation that comes together with what it waits for.
         alarm = loop.call_later(seconds, woken.set)
         try:
             await woken.wait()
         finally:
             alarm.cancel()
-            with self._condition:
-                self._bells.discard(bell)
+            self.ring_no_more(bell)
 
     def close(self) -> None:
         """Ends all sleeps, and listens no more."""

@@ -1,5 +1,7 @@
 """Waiting: woken by a write to a file, by a call, or by nothing; never busy, never asleep over what was written."""
 
+import asyncio
+import queue
 import subprocess
 import sys
 import threading
@@ -87,6 +89,54 @@ def test_what_is_written_while_it_is_asked_what_to_watch_ends_the_sleep(bell: Pa
     assert listener.sleep(listener.arm(), 60)
     for each in (listener, bystander):
         each.close()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
+@pytest.mark.parametrize("first", ["one that is woken", "one whose time is over"])
+def test_whoever_waits_on_is_woken_though_the_one_that_read_for_all_has_left(tmp_path: Path, first: str) -> None:
+    bells = [tmp_path / str(i) for i in range(4)]
+    for bell in bells:
+        bell.touch()
+    listeners = [Listener(lambda bell=bell: [bell]) for bell in bells]
+    ended: queue.Queue[tuple[int, bool]] = queue.Queue()
+
+    def sleep(number: int, armed: int, seconds: float) -> None:
+        ended.put((number, listeners[number].sleep(armed, seconds)))
+
+    armed = [listener.arm() for listener in listeners]
+    short = 0.05 if first == "one whose time is over" else 60
+    sleepers = [threading.Thread(target=sleep, args=(i, armed[i], 60 if i else short)) for i in range(4)]
+    for sleeper in sleepers:
+        sleeper.start()
+    if short == 0.05:
+        assert ended.get(timeout=30) == (0, False)
+    for number in range(0 if short == 60 else 1, 4):
+        bells[number].write_bytes(b"x")
+        assert ended.get(timeout=30) == (number, True)
+    for listener in listeners:
+        listener.close()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
+def test_threads_and_coroutines_are_woken_side_by_side(tmp_path: Path) -> None:
+    bells = [tmp_path / "thread", tmp_path / "coroutine"]
+    for bell in bells:
+        bell.touch()
+    of_thread, of_coroutine = (Listener(lambda bell=bell: [bell]) for bell in bells)
+
+    async def both() -> None:
+        for _ in range(3):
+            thread = asyncio.create_task(asyncio.to_thread(of_thread.sleep, of_thread.arm(), 60))
+            coroutine = asyncio.create_task(of_coroutine.sleep_async(of_coroutine.arm(), 60))
+            await asyncio.sleep(0)
+            bells[1].write_bytes(b"x")
+            await asyncio.wait_for(coroutine, 30)
+            bells[0].write_bytes(b"x")
+            assert await asyncio.wait_for(thread, 30)
+
+    asyncio.run(both())
+    for listener in (of_thread, of_coroutine):
+        listener.close()
 
 
 def test_a_file_that_cannot_be_watched_is_looked_at_instead(tmp_path: Path) -> None:

@@ -378,12 +378,12 @@ class LogReader:
             pieces.append(project(cut, physical, first, place, user, metadata, output))
         return next(rebatch(pieces, target_bytes), None)
 
-    def tail_singles(self, partition: int, offset: int) -> list[tuple[int, bytes | None, bytes | None]]:
+    def tail_singles(self, partition: int, offset: int) -> tuple[list[tuple[int, bytes | None, bytes | None]], bool]:
         """What `tail` would give of plain values, as (timestamp, key, value), where they were pushed one by one and are the
-        next after what was read last; nothing where `tail` is to look."""
+        next after what was read last, and whether these are all there were; nothing where `tail` is to look."""
         with self._mutex:
             reader = self._active.get(partition)
-            return [] if reader is None else reader.singles(offset)
+            return ([], False) if reader is None else reader.singles(offset)
 
     def load(self, partition: int, start: int, rows: int, keeper: Keeper) -> list[Segment]:
         """Opens, verifies and decompresses up to `rows` records from an offset on, so that who reads them need not wait;

@@ -182,19 +182,19 @@ class StreamReader:
                 return
             at += len(found)
 
-    def singles(self, start: int) -> list[tuple[int, bytes | None, bytes | None]]:
+    def singles(self, start: int) -> tuple[list[tuple[int, bytes | None, bytes | None]], bool]:
         """(timestamp, key, value) of the records that follow what was read last, where that is up to `start` and each is a
-        message of its own without headers; nothing where `scan` is to look.
+        message of its own without headers, and whether these are all there were; nothing where `scan` is to look.
 
         For who follows the file record by record: through Arrow one takes ten times as long.
         """
         known, at = self._left_at
         count = self.count()
         if self._template is None or known != start or at >= count:
-            return []
+            return [], False
         before, *found = self.entries(at - 1, min(at + _SINGLES, count))
         if found[-1].kind == CLOSE:  # it may take records back
-            return []
+            return [], False
         run: list[Entry] = []
         behind = 0
         for number, entry in enumerate(found, 1):
@@ -204,14 +204,14 @@ class StreamReader:
                 run.append(entry)
                 behind = number
         if not run or run[-1].end_position - run[0].position > RUN_BYTES:
-            return []
+            return [], False
         origin = run[0].position
         data = files.pread(self._fd, run[-1].end_position - origin, origin)
         if len(data) != run[-1].end_position - origin or fmt.extend(before.file_crc, data) != run[-1].file_crc:
             raise self._damaged(run[0], "the bytes do not match their checksum", run[-1].end)
         self._left_at = (run[-1].end, at + behind)
         keys, values = self._template.rows_at(data, [each.position - origin for each in run])
-        return list(zip([each.min_ts for each in run], keys, values, strict=True))
+        return list(zip([each.min_ts for each in run], keys, values, strict=True)), at + behind == count
 
     def _runs(self, before: Entry, entries: list[Entry]) -> Batches:
         first = 0

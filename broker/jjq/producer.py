@@ -34,6 +34,7 @@ log = logging.getLogger("jjq.producer")
 
 _FIRST_RETRY_S = 0.05
 _LONGEST_RETRY_S = 2.0
+_GROWN = 8  # a batch that is full and waits for another to be written takes up to so many times `batch_bytes`
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
@@ -71,7 +72,7 @@ class _Batch:
 
     __slots__ = (
         "_callbacks", "_condition", "_moved", "among", "began", "error", "finished", "headers", "keys", "limit", "offset", "partition",
-        "size", "stamps", "timestamp", "topic", "values",
+        "plain", "ready", "size", "stamps", "timestamp", "topic", "values",
     )  # fmt: skip
 
     def __init__(self, topic: Topic, partition: int, among: int) -> None:
@@ -80,6 +81,8 @@ class _Batch:
         self.keys: list[bytes | None] | None = None  # these three from the first record on that has one
         self.headers: list[Any] | None = None
         self.stamps: list[int] | None = None
+        self.plain = True  # whether it has values only
+        self.ready = False  # whether it is to be written as soon as can be; it takes records until then
         self.size = 0
         self.limit = topic.config.max_batch_bytes
         self.began = time.monotonic()
@@ -103,6 +106,7 @@ class _Batch:
         if stamp is not None:
             self.stamps = self.stamps or []
             self.stamps.append(stamp)
+        self.plain = self.keys is None and self.headers is None and self.stamps is None
         return index
 
     def divide(self) -> list[_Batch]:
@@ -124,10 +128,6 @@ class _Batch:
             return self, index
         batch, index = self._moved[index]
         return batch.where(index)
-
-    def is_plain(self) -> bool:
-        """Whether it has values only."""
-        return self.keys is None and self.headers is None and self.stamps is None
 
     def wait(self, timeout: float | None) -> None:
         if not self.finished:
@@ -165,7 +165,8 @@ class _Batch:
 class Producer:
     """Gathers pushes into batches and writes them in the background; safe among threads. Close it, or use `with`.
 
-    Records of one partition are written in the order they were pushed. At most `window` records are unacknowledged: a
+    A batch is written when its first record has waited `linger_ms` or it has `batch_bytes`; what comes while another is
+    written still joins it. Records of one partition are written in the order they were pushed. At most `window` records are unacknowledged: a
     push beyond that waits, which is how a slow disk slows its producers. A failure that may pass (a full disk) is tried
     again, in order, for `delivery_timeout_s`; a failed append leaves nothing, so trying again never duplicates.
     """
@@ -216,33 +217,37 @@ class Producer:
 
         Bad arguments raise here; what goes wrong later is the future's, and counted in `failed`.
         """
-        target = self._topics.get(topic)
-        if target is None:
-            target = self._topics[topic] = at_first_use(self._store, topic)
         if (
             key is None
             and headers is None
             and timestamp is None
             and type(value) is bytes
-            and len(value) <= target._plain_bytes
-            and self._thread is not None
-            and (partition is not None or target.partitions == 1)
+            and (partition is None or type(partition) is int)
         ):
-            # What most are: it needs no checks, and joins a batch of its like.
-            place, among = target.choose(partition, None)
+            # What most are: it joins a batch of its like, for which all has been checked.
+            size = len(value)
+            place, among = (0, 1) if partition is None else (partition, 0)
             with self._mutex:
                 batch = self._open.get((topic, place))
                 if (
                     batch is not None
+                    and batch.plain
                     and batch.among == among
-                    and batch.is_plain()
-                    and batch.size + len(value) <= batch.limit
-                    and self._has_room_locked()
+                    and size <= batch.topic._plain_bytes
+                    and batch.size + size <= batch.limit
+                    and self._pending < self._window
+                    and not self._closed
                 ):
-                    index = len(batch.values)
-                    batch.values.append(value)
-                    self._count_locked(batch, len(value))
-                    return PushFuture(batch, index)
+                    values = batch.values
+                    values.append(value)
+                    self._pending += 1
+                    batch.size = filled = batch.size + size
+                    if filled >= self._batch_bytes:
+                        self._fill_locked(batch)
+                    return PushFuture(batch, len(values) - 1)
+        target = self._topics.get(topic)
+        if target is None:
+            target = self._topics[topic] = at_first_use(self._store, topic)
         plain_key = None if key is None else to_bytes(key, "a key")
         place, among = target.choose(partition, plain_key)
         data: Any
@@ -273,10 +278,10 @@ class Producer:
                 # A key's earlier record may wait in another partition's batch: that one is written first.
                 self._among[topic] = among
                 for each in [each for each in self._open if each[0] == topic]:
-                    self._ready.append(self._open.pop(each))
+                    self._end_locked(self._open[each])
             batch = self._open.get((topic, place))
             if batch is not None and (batch.among != among or batch.size + size > batch.limit):
-                self._ready.append(self._open.pop((topic, place)))
+                self._end_locked(batch)
                 batch = None
             if batch is None:
                 batch = self._open[topic, place] = _Batch(target, place, among)
@@ -286,18 +291,31 @@ class Producer:
                 self._thread = threading.Thread(target=self._run, name="jjq-producer", daemon=True)
                 self._thread.start()
             index = batch.add(data, plain_key, pairs, None if stamps is None else stamps[0])
-            self._count_locked(batch, size)
+            self._pending += 1
+            batch.size += size
+            if batch.size >= self._batch_bytes:
+                self._fill_locked(batch)
         return PushFuture(batch, index)
 
     def _has_room_locked(self) -> bool:
         return self._pending < self._window and not self._closed
 
-    def _count_locked(self, batch: _Batch, size: int) -> None:
-        batch.size += size
-        self._pending += 1
-        if batch.size >= self._batch_bytes:
-            self._ready.append(self._open.pop((batch.topic.name, batch.partition)))
+    def _fill_locked(self, batch: _Batch) -> None:
+        """Has a batch that is full written next. Until the thread comes to it, it goes on to grow: the more there is in one
+        write, the fewer of them, and syncs, it takes."""
+        if not batch.ready:
+            batch.ready = True
+            self._ready.append(batch)
             self._changed.notify_all()
+        if batch.size >= _GROWN * self._batch_bytes:
+            self._end_locked(batch)
+
+    def _end_locked(self, batch: _Batch) -> None:
+        """Nothing joins a batch any more; it is written after those that are ready."""
+        del self._open[batch.topic.name, batch.partition]
+        if not batch.ready:
+            batch.ready = True
+            self._ready.append(batch)
 
     def flush(self, timeout: float | None = None) -> None:
         """Returns when everything pushed before is written or has failed; raises TimeoutError after `timeout` seconds."""
@@ -378,15 +396,20 @@ class Producer:
         """The next batch to write, when it is time; None when the producer is closed and all is written."""
         while True:
             left = None
-            if self._open:
-                place, batch = next(iter(self._open.items()))  # the oldest
-                left = batch.began + self._linger_s - time.monotonic()
+            oldest = next((each for each in self._open.values() if not each.ready), None)
+            if oldest is not None:
+                left = oldest.began + self._linger_s - time.monotonic()
                 # By age, or one that lingers would wait as long as others fill. What is ready of its partition is older.
                 due = left <= 0 or self._flushing or self._closed
-                if due and not (self._ready and self._ready[0].began <= batch.began):
-                    return self._open.pop(place)
+                if due and not (self._ready and self._ready[0].began <= oldest.began):
+                    del self._open[oldest.topic.name, oldest.partition]
+                    return oldest
             if self._ready:
-                return self._ready.popleft()
+                batch = self._ready.popleft()
+                place = batch.topic.name, batch.partition
+                if self._open.get(place) is batch:
+                    del self._open[place]
+                return batch
             if left is not None:
                 self._changed.wait(left)
             elif self._closed:

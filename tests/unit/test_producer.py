@@ -186,6 +186,32 @@ def test_a_full_window_makes_the_pusher_wait(store: jjq.Store, monkeypatch: pyte
     assert [future.result().offset for future in futures] == list(range(1, 12))
 
 
+def test_what_comes_while_another_batch_is_written_joins_the_next_up_to_a_bound(
+    store: jjq.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = store.create_topic("t")
+    topic.push(b"first")
+    gate, reached = threading.Event(), threading.Event()
+    real, synced = files.datasync, []
+
+    def slow(fd: int) -> None:
+        synced.append(fd)
+        reached.set()
+        gate.wait(30)
+        real(fd)
+
+    monkeypatch.setattr(files, "datasync", slow)
+    with store.producer(linger_ms=60_000, batch_bytes=100) as producer:
+        first = producer.push("t", b"%0100d" % 0)
+        assert reached.wait(30)
+        later = [producer.push("t", b"%0100d" % i) for i in range(1, 21)]  # of eight times 100 bytes at most
+        gate.set()
+        producer.flush(60)
+    assert [future.result().offset for future in [first, *later]] == list(range(1, 22))
+    assert values(topic)[1:] == [b"%0100d" % i for i in range(21)]
+    assert len(synced) == 4
+
+
 def test_a_failure_that_passes_is_tried_again_in_order_and_never_duplicates(
     store: jjq.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

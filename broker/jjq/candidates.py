@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from jjq.catalog.base import TopicRow
+from jjq.catalog.rows import TopicRow
 from jjq.log.format import BATCH, NO_TS, OPEN, stream_head
 from jjq.log.reader import LOST
 from jjq.log.salvage import Wreck, read_index, runs

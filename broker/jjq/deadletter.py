@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from jjq import staging
-from jjq.catalog.base import Statements
 from jjq.catalog.channels import ChannelRow, ChannelState
 from jjq.catalog.leases import Lease, Mark
+from jjq.catalog.rows import Statements
 from jjq.deferral import NOT_BEFORE, Pairs
 from jjq.errors import TopicNotFound
 from jjq.lookahead import METADATA, key_hash, rows_at

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from jjq.catalog.base import TopicRow
+from jjq.catalog.rows import TopicRow
 from jjq.config import TopicConfig
 from jjq.errors import TopicDeleted
 from jjq.log import format as fmt

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from jjq import compaction, ephemeral, files, layout, objects, topicfile
-from jjq.catalog.base import PartitionRow, Statements, TopicRow
+from jjq.catalog.rows import PartitionRow, Statements, TopicRow
 from jjq.catalog.waits import floor
 from jjq.clock import now_us
 from jjq.config import GRACE_US, TopicConfig

@@ -27,7 +27,7 @@ from jjq.candidates import (
     schema_of,
     version_of_sealed,
 )
-from jjq.catalog.base import Catalog, PartitionRow, Positions, TopicRow
+from jjq.catalog.base import Catalog
 from jjq.catalog.restore import (
     Restored,
     carry_over,
@@ -37,6 +37,7 @@ from jjq.catalog.restore import (
     restore_writer,
     writer_batches,
 )
+from jjq.catalog.rows import PartitionRow, Positions, TopicRow
 from jjq.clock import now_us
 from jjq.config import MAX_PARTITIONS, TopicConfig
 from jjq.log.format import NO_TS, stream_head

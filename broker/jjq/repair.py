@@ -19,9 +19,10 @@ import pyarrow as pa
 
 from jjq import files, layout, topicfile
 from jjq.candidates import lost_segment
-from jjq.catalog.base import Catalog, PartitionRow, TopicRow
+from jjq.catalog.base import Catalog
 from jjq.catalog.channels import ChannelState, all_channels, channel_places
 from jjq.catalog.restore import raise_prefix, replace_active, replace_segment
+from jjq.catalog.rows import PartitionRow, TopicRow
 from jjq.catalog.sqlite import SqliteDriver, migrations
 from jjq.clock import boot_id, from_us, now_us
 from jjq.compaction import Output

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jjq import files, layout
-from jjq.catalog.base import PartitionRow, Positions, Statements, segment_values, staged_segment
+from jjq.catalog.rows import PartitionRow, Positions, Statements, segment_values, staged_segment
 from jjq.clock import now_us
 from jjq.errors import InvalidArgument, SchemaMismatch, StagedFileMissing, WriterConflict
 from jjq.log.format import crc32c

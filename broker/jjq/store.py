@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from jjq import channel, channels, ephemeral, files, founding, layout, objects, staging, subscriber, subscribers, topics
 from jjq.background import Caretaker, Syncer
-from jjq.catalog.base import Catalog, TopicRow
+from jjq.catalog.base import Catalog
+from jjq.catalog.rows import TopicRow
 from jjq.catalog.sqlite import SqliteDriver
 from jjq.channel import Channel
 from jjq.clock import boot_id, host, now_us

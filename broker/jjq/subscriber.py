@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from jjq import files
-from jjq.catalog.base import SubscriberRow
+from jjq.catalog.rows import SubscriberRow
 from jjq.clock import now_us
 from jjq.errors import (
     DamagedSegment,

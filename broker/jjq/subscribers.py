@@ -8,7 +8,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from jjq import files
-from jjq.catalog.base import SubscriberRow
+from jjq.catalog.rows import SubscriberRow
 from jjq.clock import now_us
 from jjq.errors import SubscriberExists, SubscriberNotFound
 from jjq.model import check_name

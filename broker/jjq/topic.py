@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from jjq import objects
-from jjq.catalog.base import TopicRow
 from jjq.catalog.channels import topic_is_paused
+from jjq.catalog.rows import TopicRow
 from jjq.clock import now_us, to_us
 from jjq.config import TopicConfig
 from jjq.deferral import Delay, defer_all, delay_us

@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from jjq import layout
-from jjq.catalog.base import Catalog, TopicRow
+from jjq.catalog.base import Catalog
+from jjq.catalog.rows import TopicRow
 from jjq.errors import TopicDeleted
 
 

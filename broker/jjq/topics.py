@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from jjq import channels, ephemeral, files, subscribers, topicfile
-from jjq.catalog.base import TopicRow
+from jjq.catalog.rows import TopicRow
 from jjq.clock import now_us
 from jjq.config import GRACE_US, TopicConfig, check_partitions
 from jjq.errors import InvalidArgument, TopicExists, TopicNotFound

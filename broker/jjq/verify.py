@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jjq import layout, objects, topicfile
-from jjq.catalog.base import PartitionRow, TopicRow
 from jjq.catalog.channels import all_channels, channel_places
+from jjq.catalog.rows import PartitionRow, TopicRow
 from jjq.errors import DamagedSegment, StoreError, StoreFormat, TopicDeleted
 from jjq.facts import Facts
 from jjq.known import Known, in_use

@@ -8,113 +8,30 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 import pyarrow as pa
 
-from jjq.errors import InvalidArgument, StoreFormat, TopicDeleted, WriterConflict
-from jjq.model import Segment, StagedFile, WriterInfo
+from jjq.catalog.rows import (
+    Driver,
+    PartitionRow,
+    Positions,
+    Statements,
+    SubscriberRow,
+    TopicRow,
+    deleted,
+    pack_positions,
+    schema_of_bytes,
+    segment_row,
+    segment_values,
+    topic_row,
+    unpack_positions,
+)
+from jjq.errors import InvalidArgument, WriterConflict
+from jjq.model import Segment, WriterInfo
 
 KEPT_BATCHES = 100  # batch ids a writer remembers with their positions
-
-
-class Statements(Protocol):
-    """Named queries inside one transaction."""
-
-    def run(self, name: str, /, **values: Any) -> int: ...
-    def run_many(self, name: str, values: Iterable[dict[str, Any]], /) -> None: ...
-    def rows(self, name: str, /, **values: Any) -> list[tuple[Any, ...]]: ...
-    def row(self, name: str, /, **values: Any) -> tuple[Any, ...] | None: ...
-
-
-class Driver(Protocol):
-    """A database. `rows` and `row` are reads that end at once; `write` is serialised among all processes."""
-
-    def rows(self, name: str, /, **values: Any) -> list[tuple[Any, ...]]: ...
-    def row(self, name: str, /, **values: Any) -> tuple[Any, ...] | None: ...
-    def snapshot(self) -> AbstractContextManager[Statements]: ...
-    def write(self, *, durable: bool) -> AbstractContextManager[Statements]: ...
-    def run(self, name: str, /, *, durable: bool, **values: Any) -> int: ...
-    def problems(self) -> list[str]: ...
-    def backup(self, target: Path) -> None: ...
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class TopicRow:
-    id: str
-    name: str
-    partitions: int
-    config: dict[str, Any]
-    schema_version: int
-    created_at: int
-    schema: pa.Schema | None
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionRow:
-    """`end_offset` is where the catalog's segments end: the base of the active file, whose own end its index tells."""
-
-    topic_id: str
-    partition: int
-    start_offset: int
-    end_offset: int
-    active: str | None
-    active_schema: int
-    lineage: int
-    boot_id: str
-    prefix_max_ts: int
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriberRow:
-    id: str
-    name: str
-    topic_id: str
-    on_data_loss: str
-    created_at: int
-    topic: str
-
-
-Positions = dict[str, dict[int, tuple[int, int]]]
-
-
-def _topic(row: tuple[Any, ...]) -> TopicRow:
-    try:
-        config = json.loads(row[3])
-    except ValueError as error:
-        raise _unreadable("settings", error) from error
-    return TopicRow(row[0], row[1], row[2], config, row[4], row[5], _schema(row[6]))
-
-
-def _schema(data: bytes | None) -> pa.Schema | None:
-    try:
-        return None if data is None else pa.ipc.read_schema(pa.py_buffer(data))
-    except (pa.ArrowException, OSError) as error:
-        raise _unreadable("a schema", error) from error
-
-
-def _unreadable(what: str, error: Exception) -> StoreFormat:
-    """A database has no checksum over its pages: a flipped bit shows when the value makes no sense."""
-    return StoreFormat(
-        f"the catalog has {what} of a topic that cannot be read ({error}); `jjq repair` makes it again from the files",
-        path="catalog.db",
-    )
-
-
-def _segment(row: tuple[Any, ...]) -> Segment:
-    uuid, kind, base, end, length, crc, meta_crc, version, min_ts, max_ts, prefix, appended, level = row
-    return Segment(uuid, kind, base, end, length, crc, meta_crc, version, min_ts, max_ts, prefix, appended, level)
-
-
-def segment_values(segment: Segment) -> dict[str, Any]:
-    values = dataclasses.asdict(segment)
-    values["end_offset"] = values.pop("end")
-    return values
 
 
 class Catalog:
@@ -143,20 +60,20 @@ class Catalog:
 
     def topic(self, name: str) -> TopicRow | None:
         row = self.driver.row("topic_by_name", name=name)
-        return None if row is None else _topic(row)
+        return None if row is None else topic_row(row)
 
     def topic_by_id(self, topic_id: str) -> TopicRow | None:
         row = self.driver.row("topic_by_id", id=topic_id)
-        return None if row is None else _topic(row)
+        return None if row is None else topic_row(row)
 
     def topics(self) -> list[TopicRow]:
-        return [_topic(row) for row in self.driver.rows("topics")]
+        return [topic_row(row) for row in self.driver.rows("topics")]
 
     def partition_count(self, topic_id: str) -> int:
         """How many partitions a topic has now; raises TopicDeleted."""
         row = self.driver.row("partition_count", topic_id=topic_id)
         if row is None:
-            raise _deleted(topic_id)
+            raise deleted(topic_id)
         return int(row[0])
 
     def topic_names(self) -> list[str]:
@@ -164,7 +81,7 @@ class Catalog:
 
     def schemas(self, topic_id: str) -> dict[int, pa.Schema | None]:
         rows = self.driver.rows("topic_schemas", topic_id=topic_id)
-        return {version: _schema(data) for version, data in rows}
+        return {version: schema_of_bytes(data) for version, data in rows}
 
     def add_topic(self, topic: TopicRow, boot_id: str, prefix_max_ts: int) -> bool:
         """False, and nothing done, when the name is taken."""
@@ -198,13 +115,13 @@ class Catalog:
         """Raises TopicDeleted when the topic is gone."""
         row = self.driver.row("partition", topic_id=topic_id, partition=partition)
         if row is None:
-            raise _deleted(topic_id)
+            raise deleted(topic_id)
         return PartitionRow(*row)
 
     def partitions(self, topic_id: str) -> list[PartitionRow]:
         rows = self.driver.rows("partitions", topic_id=topic_id)
         if not rows:
-            raise _deleted(topic_id)
+            raise deleted(topic_id)
         return [PartitionRow(*row) for row in rows]
 
     def partitions_by_topic(self, name: str | None = None) -> list[tuple[str, PartitionRow]]:
@@ -221,24 +138,24 @@ class Catalog:
         with self.driver.snapshot() as tx:
             row = tx.row("partition", topic_id=topic_id, partition=partition)
             if row is None:
-                raise _deleted(topic_id)
+                raise deleted(topic_id)
             found = tx.rows("segments_in", topic_id=topic_id, partition=partition, start_offset=start, end_offset=end)
-        return PartitionRow(*row), [s for s in map(_segment, found) if s.end > start]
+        return PartitionRow(*row), [s for s in map(segment_row, found) if s.end > start]
 
     def segment(self, uuid: str) -> tuple[str, int, Segment] | None:
         """(topic id, partition, segment)"""
         row = self.driver.row("segment_by_uuid", uuid=uuid)
-        return None if row is None else (row[0], row[1], _segment(row[2:]))
+        return None if row is None else (row[0], row[1], segment_row(row[2:]))
 
     def first_segment_reaching(self, topic_id: str, partition: int, ts: int) -> Segment | None:
         """The first segment up to which the partition's highest timestamp is at least `ts` microseconds."""
         row = self.driver.row("first_segment_reaching", topic_id=topic_id, partition=partition, ts=ts)
-        return None if row is None else _segment(row)
+        return None if row is None else segment_row(row)
 
     def first_segment_with(self, topic_id: str, partition: int, ts: int) -> Segment | None:
         """The first segment that itself has a timestamp of at least `ts` microseconds."""
         row = self.driver.row("first_segment_with", topic_id=topic_id, partition=partition, ts=ts)
-        return None if row is None else _segment(row)
+        return None if row is None else segment_row(row)
 
     def segment_counts(self, topic_id: str) -> dict[int, tuple[int, int, int]]:
         """By partition: segments, their bytes, and how many wait for compaction."""
@@ -270,7 +187,7 @@ class Catalog:
         with self.driver.write(durable=True) as tx:
             row = tx.row("partition", topic_id=before.topic_id, partition=before.partition)
             if row is None:
-                raise _deleted(before.topic_id)
+                raise deleted(before.topic_id)
             current = PartitionRow(*row)
             if current.active != before.active or current.end_offset != before.end_offset:
                 raise RuntimeError(f"partition {before.partition} of {before.topic_id} changed without its lock")
@@ -320,7 +237,7 @@ class Catalog:
             for (topic_id, partition), before in rows.items():
                 row = tx.row("partition", topic_id=topic_id, partition=partition)
                 if row is None:
-                    raise _deleted(topic_id)
+                    raise deleted(topic_id)
                 current = PartitionRow(*row)
                 if current.active != before.active or current.end_offset != before.end_offset:
                     raise RuntimeError(f"partition {partition} of {topic_id} changed without its lock")
@@ -389,7 +306,7 @@ class Catalog:
             for partition, start in starts.items():
                 row = tx.row("partition", topic_id=topic_id, partition=partition)
                 if row is None:
-                    raise _deleted(topic_id)
+                    raise deleted(topic_id)
                 current = PartitionRow(*row)
                 if start > current.start_offset:
                     tx.run("drop_segments_below", topic_id=topic_id, partition=partition, end_offset=start)
@@ -412,7 +329,7 @@ class Catalog:
         with contextlib.suppress(_InputGone), self.driver.write(durable=True) as tx:
             row = tx.row("partition", topic_id=topic_id, partition=partition)
             if row is None:
-                raise _deleted(topic_id)
+                raise deleted(topic_id)
             current = PartitionRow(*row)
             if current.start_offset != segments[0].base or (unless is not None and unless(tx)):
                 raise _InputGone
@@ -432,7 +349,7 @@ class Catalog:
         with self.driver.write(durable=True) as tx:
             row = tx.row("topic_by_id", id=after.id)
             if row is None:
-                raise _deleted(after.id)
+                raise deleted(after.id)
             if after.schema_version != row[4]:
                 self._add_schema(tx, after.id, after.schema_version, after.schema)
             tx.run(
@@ -489,7 +406,7 @@ class Catalog:
             if tx.row("subscriber", name=row.name):
                 return False
             if not tx.row("topic_by_id", id=row.topic_id):
-                raise _deleted(row.topic_id)
+                raise deleted(row.topic_id)
             tx.run(
                 "add_subscriber", id=row.id, name=row.name, topic_id=row.topic_id, on_data_loss=row.on_data_loss,
                 created_at=row.created_at,
@@ -547,20 +464,6 @@ def _check_new(tx: Statements, topic_id: str, partition: int, segment: Segment) 
         )
 
 
-def _deleted(topic_id: str) -> TopicDeleted:
-    return TopicDeleted(
-        f"the topic (id {topic_id}) was deleted; get it again with store.topic(name)", topic_id=topic_id
-    )
-
-
-def pack_positions(positions: Positions) -> str:
-    return json.dumps({t: {str(p): span for p, span in each.items()} for t, each in positions.items()}, sort_keys=True)
-
-
-def unpack_positions(text: str) -> Positions:
-    return {t: {int(p): (s[0], s[1]) for p, s in each.items()} for t, each in json.loads(text).items()}
-
-
 def _known_batch(tx: Statements, writer_id: str, batch_id: int, query_id: str | None) -> Positions | None:
     row = tx.row("writer", id=writer_id)
     if row is None:
@@ -582,11 +485,3 @@ def _known_batch(tx: Statements, writer_id: str, batch_id: int, query_id: str | 
             writer=writer_id, batch=batch_id, last=last_batch,
         )  # fmt: skip
     return None
-
-
-def staged_segment(file: StagedFile, base: int, prefix_max_ts: int, appended_at: int) -> Segment:
-    """A staged file as the segment it becomes at offset `base`."""
-    return Segment(
-        file.uuid, "arrow", base, base + file.rows, file.length, file.crc, file.meta_crc, file.schema_version,
-        file.min_ts, file.max_ts, max(prefix_max_ts, file.max_ts), appended_at,
-    )  # fmt: skip

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jjq.catalog.base import Driver, Statements
 from jjq.catalog.leases import (
     NEVER,
     Grant,
@@ -32,6 +31,7 @@ from jjq.catalog.leases import (
     wake,
     write,
 )
+from jjq.catalog.rows import Driver, Statements
 from jjq.errors import ChannelNotFound, TopicDeleted
 
 _COUNTS = ("delivered", "acked", "requeued", "timed_out", "returned", "dead", "lost")

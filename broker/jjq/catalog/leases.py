@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jjq.catalog.base import Statements
+from jjq.catalog.rows import Statements
 
 NEVER = 1 << 62  # when a record is due that waits for another one of its key
 MOST_AT_ONCE = 4096  # offsets that one transaction looks at; also what bounds a bitmap

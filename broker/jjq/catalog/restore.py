@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from jjq.catalog.base import (
-    KEPT_BATCHES,
-    Catalog,
+from jjq.catalog.base import KEPT_BATCHES, Catalog
+from jjq.catalog.rows import (
     PartitionRow,
     Positions,
     SubscriberRow,

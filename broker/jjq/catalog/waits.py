@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from jjq.catalog.base import Driver, Statements
+from jjq.catalog.rows import Driver, Statements
 
 Waits = bool | Collection[str]  # everybody, nobody, or those of these names
 

@@ -57,8 +57,8 @@ def destination(options: SinkOptions, schema: StructType) -> Destination:
     if options.topic is None:
         if "topic" not in names:
             raise InvalidArgument(
-                'the write names no topic: add .option("topic", "flights"), or a string column topic. '
-                "A table made by CREATE TABLE loses its options; write with the DataFrame's writer instead"
+                'the write names no topic: add .option("topic", "flights"), or a string column topic; '
+                "in SQL INSERT INTO … WITH (path '/data/jjq', topic 'flights')"
             )
         _check_kafka_columns(schema)
         _no_key_column(options, "rows with a topic column have the column key")

@@ -31,17 +31,21 @@ class DefaultSource(DataSource):
         from pyspark_jjq.options import parse_source
         from pyspark_jjq.rows import spark_schema
         from pyspark_jjq.stores import open_topics
+        from pyspark_jjq.tables import defined, is_definition, note
 
-        options = parse_source(self.options)
-        return spark_schema(open_topics(options.path, options.choice), options)
+        table = defined(self.options) if is_definition(self.options) else None
+        options = parse_source(self.options if table is None else table)
+        schema = spark_schema(open_topics(options.path, options.choice), options)
+        return schema if table is None else note(schema, table)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from pyspark_jjq.options import parse_source
         from pyspark_jjq.reader import batch_reader
         from pyspark_jjq.rows import Rows
         from pyspark_jjq.stores import open_topics
+        from pyspark_jjq.tables import to_read
 
-        options = parse_source(self.options)
+        options = parse_source(to_read(self.options, schema))
         return batch_reader(options, Rows.of(open_topics(options.path, options.choice), schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -49,19 +53,22 @@ class DefaultSource(DataSource):
         from pyspark_jjq.rows import Rows
         from pyspark_jjq.stores import open_topics
         from pyspark_jjq.stream import StreamReader
+        from pyspark_jjq.tables import to_read
 
-        options = parse_source(self.options)
+        options = parse_source(to_read(self.options, schema))
         topics = open_topics(options.path, options.choice)
         return StreamReader(options, Rows.of(topics, schema), topics)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from pyspark_jjq.options import parse_sink
+        from pyspark_jjq.tables import to_write
         from pyspark_jjq.writer import BatchWriter
 
-        return BatchWriter(parse_sink(self.options), schema, overwrite)
+        return BatchWriter(parse_sink(to_write(self.options, schema)), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from pyspark_jjq.options import parse_sink
+        from pyspark_jjq.tables import to_write
         from pyspark_jjq.writer import StreamWriter
 
-        return StreamWriter(parse_sink(self.options), schema, overwrite)
+        return StreamWriter(parse_sink(to_write(self.options, schema)), schema, overwrite)

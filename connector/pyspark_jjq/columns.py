@@ -72,10 +72,13 @@ def destination(options: SinkOptions, schema: StructType) -> Destination:
     if topic is None:
         topic = _make(store, options, schema)
     if topic.schema is None:
+        if options.merge_schema:
+            raise InvalidArgument(f"mergeSchema is for topics with a schema, and {topic.name!r} has none; remove it")
         _check_kafka_columns(schema)
         _no_key_column(options, f"topic {topic.name!r} has no schema, so its key is the column key")
         return KafkaRows(options, schema)
-    return OwnColumns(options, schema, _fit(topic, schema, options), tuple(topic.schema.names))
+    wanted = _fit(store, topic, schema, options)
+    return OwnColumns(options, schema, wanted, tuple(wanted.names))
 
 
 def _make(store: Store, options: SinkOptions, schema: StructType) -> Topic:
@@ -146,25 +149,36 @@ def _is_headers(kind: DataType) -> bool:
     return parts == [("key", StringType), ("value", BinaryType)]
 
 
-def _fit(topic: Topic, schema: StructType, options: SinkOptions) -> pa.Schema:
-    """The topic's schema, after checking that every column of the DataFrame fits one of its columns."""
+def _fit(store: Store, topic: Topic, schema: StructType, options: SinkOptions) -> pa.Schema:
+    """The topic's schema, after checking that every column of the DataFrame fits one of its columns.
+
+    With mergeSchema the topic gets those that it lacks; nothing is added where another column does not fit.
+    """
+    import pyarrow as pa
+
     assert topic.schema is not None
     fields = {field.name: field.type for field in topic.schema}
-    given = to_arrow_schema(schema, timezone="UTC")
+    given = plain(to_arrow_schema(schema, timezone="UTC"))
+    missing = [field for field in given if field.name not in fields]
+    if missing and not options.merge_schema:
+        name = missing[0].name
+        raise SchemaMismatch(
+            f"topic {topic.name!r} has no column {name!r}; {nearest(name, list(fields))} "
+            f'Drop the column, or add it to the topic with .option("mergeSchema", True) or alter_topic(add_columns=…)'
+        )
     for field in given:
-        if field.name not in fields:
-            raise SchemaMismatch(
-                f"topic {topic.name!r} has no column {field.name!r}; {nearest(field.name, list(fields))} "
-                f"Drop the column, or add it to the topic with alter_topic(add_columns=…)"
-            )
-        if not widens(field.type, fields[field.name]):
+        if field.name in fields and not widens(field.type, fields[field.name]):
             raise SchemaMismatch(
                 f"column {field.name!r} is {schema[field.name].dataType.simpleString()} and topic {topic.name!r} "
                 f"has it as {fields[field.name]}; cast it"
             )
     if options.key_column is not None and options.key_column not in given.names:
         raise InvalidArgument(f"keyColumn names {options.key_column!r}; {nearest(options.key_column, given.names)}")
-    return topic.schema
+    if not missing:
+        return topic.schema
+    grown = store.alter_topic(topic.name, add_columns=pa.schema(missing)).schema
+    assert grown is not None
+    return grown
 
 
 def widens(given: pa.DataType, wanted: pa.DataType) -> bool:

@@ -62,6 +62,7 @@ SINK_OPTIONS = (
     Option("topic", "-", "the topic to write; beats a topic column"),
     Option("createTopic", "true", "make a missing topic, with the DataFrame's schema"),
     Option("partitions", "1", "how many partitions a topic made by this write has"),
+    Option("mergeSchema", "false", "add columns to a topic with a schema that the DataFrame has and the topic lacks"),
     Option("keyColumn", "-", "for topics with a schema: the column that is the key and chooses the partition"),
     Option("writerId", "-", "the name under which batches are counted once, across checkpoints"),
     Option("batchId", "-", "batch writes: the number of this batch of writerId"),
@@ -102,6 +103,7 @@ class SinkOptions:
     path: str
     topic: str | None = None
     create_topic: bool = True
+    merge_schema: bool = False
     partitions: int | None = None
     key_column: str | None = None
     writer_id: str | None = None
@@ -149,6 +151,7 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
         path=_path(given, options),
         topic=given.get("topic"),
         create_topic=_bool(given, "createTopic", True),
+        merge_schema=_bool(given, "mergeSchema", False),
         partitions=_positive(given, "partitions"),
         key_column=given.get("keycolumn"),
         writer_id=given.get("writerid"),

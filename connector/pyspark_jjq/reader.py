@@ -23,6 +23,7 @@ from pyspark_jjq.options import SourceOptions
 from pyspark_jjq.planning import remaining, tasks
 from pyspark_jjq.rows import TIMESTAMP_TYPES
 from pyspark_jjq.stores import let_go, look, open_store, patiently
+from pyspark_jjq.telling import telling
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,11 +57,13 @@ def read_slices(
     options: SourceOptions, rows: Rows, policy: ranges.LossPolicy, slices: Sequence[Slice]
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one task. What retention removes while it reads is the policy's case, as it is when planning."""
-    for topic, pieces in itertools.groupby(slices, key=lambda piece: piece.topic):
-        try:
-            yield from _read_topic(options, rows, policy, topic, list(pieces))
-        except TopicDeleted:
-            policy.lost(f"topic {topic!r} was deleted while it was read, and what was left of it is gone", topic=topic)
+    with telling():
+        for topic, pieces in itertools.groupby(slices, key=lambda piece: piece.topic):
+            try:
+                yield from _read_topic(options, rows, policy, topic, list(pieces))
+            except TopicDeleted:
+                what = f"topic {topic!r} was deleted while it was read, and what was left of it is gone"
+                policy.lost(what, topic=topic)
 
 
 def _read_topic(
@@ -111,6 +114,7 @@ class BatchReader(DataSourceReader):
         self.rows = rows
         self.narrowing = Narrowing()
 
+    @telling()
     def partitions(self) -> Sequence[InputPartition]:
         return patiently(self._partitions)
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from pyspark_jjq.telling import telling
+
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
         DataSourceReader,
@@ -27,6 +29,7 @@ class DefaultSource(DataSource):
     def name(cls) -> str:
         return "jjq"
 
+    @telling()
     def schema(self) -> StructType:
         from pyspark_jjq.options import parse_source
         from pyspark_jjq.rows import spark_schema
@@ -38,6 +41,7 @@ class DefaultSource(DataSource):
         schema = spark_schema(open_topics(options.path, options.choice), options)
         return schema if table is None else note(schema, table)
 
+    @telling()
     def reader(self, schema: StructType) -> DataSourceReader:
         from pyspark_jjq.options import parse_source
         from pyspark_jjq.reader import batch_reader
@@ -48,6 +52,7 @@ class DefaultSource(DataSource):
         options = parse_source(to_read(self.options, schema))
         return batch_reader(options, Rows.of(open_topics(options.path, options.choice), schema))
 
+    @telling()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from pyspark_jjq.options import parse_source
         from pyspark_jjq.rows import Rows
@@ -59,6 +64,7 @@ class DefaultSource(DataSource):
         topics = open_topics(options.path, options.choice)
         return StreamReader(options, Rows.of(topics, schema), topics)
 
+    @telling()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from pyspark_jjq.options import parse_sink
         from pyspark_jjq.tables import to_write
@@ -66,6 +72,7 @@ class DefaultSource(DataSource):
 
         return BatchWriter(parse_sink(to_write(self.options, schema)), schema, overwrite)
 
+    @telling()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from pyspark_jjq.options import parse_sink
         from pyspark_jjq.tables import to_write

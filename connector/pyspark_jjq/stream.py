@@ -21,6 +21,7 @@ from pyspark_jjq.offsets import Offsets, Position, TopicPositions
 from pyspark_jjq.options import SourceOptions
 from pyspark_jjq.reader import partitions_of, read_slices
 from pyspark_jjq.stores import TopicView, find_topic, let_go, look, look_at, open_store, patiently
+from pyspark_jjq.telling import telling
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,11 +55,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- where the stream stands
 
+    @telling()
     def initialOffset(self) -> dict[str, object]:
         if self._initial is None:  # Spark asks twice, and "latest" must not move in between
             self._initial = patiently(lambda: self._resolve(self.options.starting or LATEST, end=False))
         return self._initial.to_json()
 
+    @telling()
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = patiently(lambda: self._resolve(self.options.ending or LATEST, end=True))
 
@@ -75,6 +78,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The ends that the last look saw, without limits: as with Kafka's source, progress asks nobody anew."""
         return None if self._seen is None else self._seen.to_json()
 
+    @telling()
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
         """The end of the next micro-batch: the very same as `start` where nothing is new."""
         self._pause_while_idle()
@@ -256,6 +260,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- a micro-batch
 
+    @telling()
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
         if start == end:  # Spark asks so at a restart
             return []

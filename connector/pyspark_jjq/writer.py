@@ -20,6 +20,7 @@ from jjq.model import check_name
 from pyspark_jjq.columns import Destination, destination
 from pyspark_jjq.options import SinkOptions
 from pyspark_jjq.stores import open_store, patiently
+from pyspark_jjq.telling import telling
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,9 +108,11 @@ class BatchWriter(DataSourceArrowWriter):
             check_name(options.writer_id, "writer")
         self.target = destination(options, schema)
 
+    @telling()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         return stage(self.target, iterator, streaming=False)
 
+    @telling()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         store, files = open_store(self.options.path), files_of(messages)
         writer, batch = self.options.writer_id, self.options.batch_id
@@ -138,9 +141,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
             check_name(options.writer_id, "writer")
         self.target = destination(options, schema)
 
+    @telling()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         return stage(self.target, iterator, streaming=True)
 
+    @telling()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         # The committing process is not told the query, so the tasks say it; there is always at least one task.
         query_id = next((m.query_id for m in messages if isinstance(m, Staged) and m.query_id), None)

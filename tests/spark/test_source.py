@@ -215,7 +215,7 @@ def test_a_read_only_directory_is_read(spark: SparkSession, store: jjq.Store) ->
         ({"startingOffsets": "soonest"}, "startingOffsets is earliest, latest or JSON"),
     ],
 )
-def test_an_error_of_ours_is_the_last_line_that_spark_shows_of_python(
+def test_an_error_of_ours_is_the_first_and_the_last_line_that_spark_shows_of_python(
     spark: SparkSession, store: jjq.Store, options: dict[str, str], says: str
 ) -> None:
     store.create_topic("flights")
@@ -224,6 +224,7 @@ def test_an_error_of_ours_is_the_last_line_that_spark_shows_of_python(
     lines = str(caught.value).split("SQLSTATE")[0].strip().splitlines()
     assert lines[-1].startswith("jjq.errors.")
     assert says in lines[-1]
+    assert lines[0].endswith(lines[-1])
 
 
 def test_a_directory_without_a_store_says_so(spark: SparkSession, tmp_path: Path) -> None:

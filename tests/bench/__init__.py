@@ -25,4 +25,5 @@ MODULES = (
     "spark_read",
     "spark_write",
     "spark_memory",
+    "kafka",
 )

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.bench import MODULES, Benchmark
-from tests.bench.run import Run, machine
+from tests.bench.run import CACHE, Run, machine
 from tests.bench.table import Row, markdown, plain
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +43,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--dir", type=Path, default=ROOT / "out" / "bench", help="where to write, on the disk that counts"
     )
+    parser.add_argument(
+        "--cache", type=Path, default=CACHE, help="where Kafka stays, which is fetched (default: %(default)s)"
+    )
     options = parser.parse_args(arguments)
 
     known = benchmarks()
@@ -65,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name, benchmark in chosen.items():
         profiler = cProfile.Profile() if options.profile else None
         started = time.perf_counter()
-        rows += benchmark(Run(options.dir, quick=options.quick, profiler=profiler))
+        rows += benchmark(Run(options.dir, quick=options.quick, profiler=profiler, cache=options.cache))
         print(f"{name}: {time.perf_counter() - started:.0f} s", file=sys.stderr)
         if profiler is not None:
             pstats.Stats(profiler).sort_stats("tottime").print_stats(30)

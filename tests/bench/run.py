@@ -18,14 +18,20 @@ from jjq.founding import file_system
 
 Figure = TypeVar("Figure")
 
+CACHE = Path.home() / ".cache" / "jjq-bench"
+
 
 class Run:
     """What a benchmark gets. `quick` does as little as still runs every line: its figures mean nothing."""
 
-    def __init__(self, directory: Path, *, quick: bool = False, profiler: cProfile.Profile | None = None) -> None:
+    def __init__(
+        self, directory: Path, *, quick: bool = False, profiler: cProfile.Profile | None = None, cache: Path = CACHE
+    ) -> None:
+        """`cache` is where what has to be fetched stays."""
         self.directory = directory
         self.quick = quick
         self.profiler = profiler
+        self.cache = cache
 
     def amount(self, full: int, quick: int) -> int:
         return quick if self.quick else full

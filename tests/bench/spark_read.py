@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import statistics
-import time
-
 import pyarrow as pa
-from pyspark.sql.streaming.datasource import ReadMaxRows
 
-import jjq
-from pyspark_jjq import DefaultSource
 from tests.bench.run import Run, rate
-from tests.bench.spark_session import Place, memory, memory_stream, place, read_rate, session
-from tests.bench.table import Row, at_least, at_most
+from tests.bench.spark_session import memory, memory_stream, place, read_rate, session
+from tests.bench.table import Row, at_least
 
 ROUNDS = 5
 LIMIT = "the same rows from memory"
@@ -107,49 +100,9 @@ def parquet(run: Run) -> list[Row]:
     return rows
 
 
-def planning(run: Run) -> list[Row]:
-    """What the driver does for each micro-batch, called as Spark calls it."""
-    many, few = run.amount(10_000, 80), 40
-    taken: dict[str, list[float]] = {}
-    with place(run) as here:
-        sides = {name: Planning(here, name, count) for name, count in (("many", many), ("few", few))}
-        taken = run.interleave({name: side.median for name, side in sides.items()})
-    return [
-        Row(
-            f"latestOffset + partitions, {many:,} segments in 40 partitions", f"{few} segments", "s",
-            taken["many"], taken["few"], at_most(2),
-        )
-    ]  # fmt: skip
-
-
-class Planning:
-    """A stream's driver over a topic of so many one-row segments in 40 partitions."""
-
-    def __init__(self, here: Place, name: str, segments: int) -> None:
-        self.topic: jjq.Topic = here.store.create_topic(name, partitions=40, segment_rows=1, sync="none")
-        for i in range(segments):
-            self.topic.push(b"x" * 100, partition=i % 40)
-        source = DefaultSource({"path": str(here.store.path), "topic": name, "maxOffsetsPerTrigger": "40"})
-        self.reader = source.streamReader(source.schema())
-        self.at = self.reader.initialOffset()
-
-    def median(self) -> float:
-        """Seconds of one micro-batch's planning, of twenty."""
-        taken = []
-        for _ in range(20):
-            self.topic.push(b"x" * 100, partition=0)
-            began = time.perf_counter()
-            end = self.reader.latestOffset(self.at, ReadMaxRows(40))
-            assert self.reader.partitions(self.at, end)
-            taken.append(time.perf_counter() - began)
-            self.at = json.loads(json.dumps(end))
-        return statistics.median(taken)
-
-
 BENCHMARKS = {
     "spark-read": whole,
     "spark-singles": singles,
     "spark-columns": columns,
     "spark-parquet": parquet,
-    "spark-planning": planning,
 }

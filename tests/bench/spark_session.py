@@ -73,8 +73,8 @@ class Place:
         return session().read.format("jjq").options(topic=topic, **options).load(str(self.store.path))
 
     def read_stream(self, topic: str, **options: Any) -> DataFrame:
-        reading = session().readStream.format("jjq").options(topic=topic, startingOffsets="earliest", **options)
-        return reading.load(str(self.store.path))
+        chosen = {"topic": topic, "startingOffsets": "earliest"} | options
+        return session().readStream.format("jjq").options(**chosen).load(str(self.store.path))
 
     def run_stream(self, frame: DataFrame, sink: str = "noop", **options: Any) -> StreamingQuery:
         """Runs a stream over all that is there, with a checkpoint of its own."""

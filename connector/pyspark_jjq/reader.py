@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from jjq.config import TopicConfig
 from jjq.errors import DataLoss, InvalidArgument, TopicDeleted
 from pyspark_jjq import ranges
+from pyspark_jjq.conditions import Condition, conditions, kept
 from pyspark_jjq.filters import Narrowing, narrow
 from pyspark_jjq.options import SourceOptions
 from pyspark_jjq.planning import remaining, tasks
@@ -113,6 +114,7 @@ class BatchReader(DataSourceReader):
         self.options = options
         self.rows = rows
         self.narrowing = Narrowing()
+        self.conditions: tuple[Condition, ...] = ()
 
     @telling()
     def partitions(self) -> Sequence[InputPartition]:
@@ -142,13 +144,21 @@ class BatchReader(DataSourceReader):
         if start.offset >= end.offset:
             return []
         found = ranges.plan(topic, partition, start, end, policy)
-        return topic.reader.within(found, only.since, only.until) if only.by_time else found
+        if only.by_time:
+            found = topic.reader.within(found, only.since, only.until)
+        tests = [each for each in self.conditions if each.column in self.rows.columns]
+        # In rows like Kafka's the columns have other names, and nothing is said of a value that has no type.
+        return topic.reader.where(found, tests) if tests and not self.rows.kafka else found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, SlicePartition):
             return iter(())  # Spark makes one of its own where there is nothing to read
         policy = ranges.LossPolicy(self.options.fail_on_data_loss)
-        return read_slices(self.options, self.rows, policy, partition.value)
+        batches = read_slices(self.options, self.rows, policy, partition.value)
+        if not self.conditions:
+            return batches
+        left = (kept(batch, self.conditions) for batch in batches)
+        return (batch for batch in left if batch.num_rows)
 
 
 class FilteringReader(BatchReader):
@@ -160,6 +170,7 @@ class FilteringReader(BatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self.narrowing, rest = narrow(filters, self.rows.kafka)
+        self.conditions = conditions(rest, self.rows.schema.fieldNames())
         return rest
 
 

@@ -18,12 +18,14 @@ import pyarrow.compute as pc
 from jjq.errors import DamagedSegment
 from jjq.log import flat
 from jjq.log import format as fmt
+from jjq.log.bounds import hold
 from jjq.log.contracts import TopicFacts
 from jjq.log.format import BATCH, CLOSE, NO_TS, OPEN, Entry
 from jjq.log.recovery import message_at, survey
 from jjq.log.sealed import SealedReader
 from jjq.log.stream import StreamReader, stream_paths
 from jjq.model import Segment
+from jjq.schema import SYSTEM_COLUMNS
 
 _PIECE = 8 << 20
 _ENTRIES = 4096
@@ -48,11 +50,16 @@ def check_sealed(directory: Path, segment: Segment, schema: pa.Schema, tick: Tic
             pass
         raise wrong("the file does not match the checksum in the catalog")
     at, low, high = segment.base, 1 << 62, NO_TS
+    said = {name: reader.bounds(name) for name in schema.names[SYSTEM_COLUMNS:]}
     for number, (base, batch) in enumerate(reader.scan(segment.base, segment.end)):
         bounds = _bounds(batch.column(0).cast(pa.int64()))
         field = reader.field(number)
         if base != at or (field.min_ts, field.max_ts) != bounds:
             raise wrong(f"batch {number} says of itself what its rows do not")
+        for name, known in said.items():
+            one = known[number]
+            if one is not None and not hold(one, batch.column(batch.schema.names.index(name))):
+                raise wrong(f"the bounds of column {name!r} of batch {number} are not those of its rows")
         at += batch.num_rows
         low, high = min(low, bounds[0]), max(high, bounds[1])
     _check_row(segment, at, low, high, wrong)

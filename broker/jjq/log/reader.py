@@ -6,6 +6,7 @@ and the read is found again by its range.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import threading
@@ -16,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from jjq.errors import DamagedSegment, DataLoss, InvalidArgument, StoreError
+from jjq.log.bounds import Test
 from jjq.log.contracts import LogCatalog, PartitionState, TopicFacts
 from jjq.log.format import NO_TS
 from jjq.log.recovery import survey
@@ -324,6 +326,19 @@ class LogReader:
             return [(each.start, each.end)]  # a store that cannot be written: the index may be one of another boot
         with self._open_stream(each.partition, segment.uuid, segment.schema_version) as stream:
             return stream.spans(each.start, each.end, since, until)
+
+    def where(self, slices: Sequence[Slice], tests: Sequence[Test]) -> list[Slice]:
+        """The slices without batches of sealed files of which is known that no row meets all the tests."""
+        found: list[Slice] = []
+        for each in slices:
+            spans = [(each.start, each.end)]
+            if each.segment is not None and each.segment.kind == "arrow":
+                # A file that was compacted a moment ago is planned again by who reads it.
+                with contextlib.suppress(FileNotFoundError):
+                    sealed = self._sealed_reader(each.partition, each.segment, self._keeper)
+                    spans = sealed.spans_where(each.start, each.end, tests)
+            found += [each.part(first, last) for first, last in spans]
+        return found
 
     def lost(self, partition: int, asked: int, earliest: int, end: int) -> DataLoss:
         gone = min(earliest, end) - asked

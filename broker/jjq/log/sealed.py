@@ -6,6 +6,7 @@ Any Arrow reader opens it. jjq's reader trusts nothing in it before its checksum
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 
 from jjq import files
 from jjq.errors import DamagedSegment
-from jjq.log import flat
+from jjq.log import bounds, flat
 from jjq.log import format as fmt
 from jjq.log.stream import add_span, first_at_least
 from jjq.model import Segment, StagedFile
@@ -72,6 +73,7 @@ class SealedWriter:
         self._compressed = compression is not None
         self._placeholder = fmt.sealed_placeholder(len(schema))
         self._blocks: list[tuple[int, int, int]] = []
+        self._bounds = bounds.Collected(schema)
         self.rows = 0
         self.min_ts, self.max_ts = 1 << 62, fmt.NO_TS
         head = MAGIC + fmt.stream_head(schema)
@@ -85,8 +87,8 @@ class SealedWriter:
             self.write(batch)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        bounds = pc.min_max(batch.column(0).cast(pa.int64())).as_py()
-        message = fmt.encode(batch, bounds["min"], bounds["max"], self._placeholder, self._options)
+        stamps = pc.min_max(batch.column(0).cast(pa.int64())).as_py()
+        message = fmt.encode(batch, stamps["min"], stamps["max"], self._placeholder, self._options)
         fmt.place_sealed(message, self.rows, self.schema)
         head = bytes(message.head)
         body = message.body[-1]
@@ -95,7 +97,8 @@ class SealedWriter:
         self._blocks.append((self.length, len(head), len(body)))
         self.length += len(head) + len(body)
         self.rows += batch.num_rows
-        self.min_ts, self.max_ts = min(self.min_ts, bounds["min"]), max(self.max_ts, bounds["max"])
+        self.min_ts, self.max_ts = min(self.min_ts, stamps["min"]), max(self.max_ts, stamps["max"])
+        self._bounds.add(batch)
 
     @property
     def crc(self) -> int:
@@ -109,7 +112,7 @@ class SealedWriter:
 
     def finish(self) -> None:
         """Writes the footer and syncs the file; the directory is the caller's to sync, once for all its files."""
-        footer = flat.END_OF_STREAM + make_footer(self.schema, self._blocks)
+        footer = flat.END_OF_STREAM + make_footer(self.schema, self._blocks, self._bounds.metadata())
         footer += struct.pack("<i", len(footer) - len(flat.END_OF_STREAM)) + TAIL
         files.pwrite(self._fd, footer, self.length)
         self._crc = fmt.extend(self._crc, footer)
@@ -134,14 +137,16 @@ class SealedWriter:
         )  # fmt: skip
 
 
-def make_footer(schema: pa.Schema, blocks: Sequence[tuple[int, int, int]]) -> bytes:
+def make_footer(
+    schema: pa.Schema, blocks: Sequence[tuple[int, int, int]], metadata: dict[bytes, bytes] | None = None
+) -> bytes:
     """The footer of a file with these blocks (position, bytes of metadata, bytes of body).
 
     pyarrow builds the flatbuffer for as many empty batches; the blocks are then patched in.
     """
     sink = pa.BufferOutputStream()
     empty = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
-    with pa.ipc.new_file(sink, schema) as writer:
+    with pa.ipc.new_file(sink, schema, metadata=metadata) as writer:
         for _ in blocks:
             writer.write_batch(empty)
     data = sink.getvalue().to_pybytes()
@@ -295,6 +300,23 @@ class SealedReader:
 
     def spans(self, start: int, end: int, since: int, until: int) -> list[tuple[int, int]]:
         """What of the offsets `[start, end)` may have a timestamp in `[since, until)` microseconds, by whole batches."""
+
+        def may_have(number: int) -> bool:
+            field = self.field(number)
+            return field.max_ts >= since and field.min_ts < until
+
+        return self._spans(start, end, may_have)
+
+    def spans_where(self, start: int, end: int, tests: Sequence[bounds.Test]) -> list[tuple[int, int]]:
+        """What of the offsets `[start, end)` may have rows for which all tests, each of one column, can be true."""
+        said = {name: self.bounds(name) for name in {test.column for test in tests}}
+
+        def may_have(number: int) -> bool:
+            return all((known := said[test.column][number]) is None or test.may_hold(known) for test in tests)
+
+        return self._spans(start, end, may_have)
+
+    def _spans(self, start: int, end: int, may_have: Callable[[int], bool]) -> list[tuple[int, int]]:
         base = self.segment.base
         found: list[tuple[int, int]] = []
         for number in range(self._block_of(start - base), len(self._blocks)) if start < end and self._blocks else ():
@@ -302,9 +324,21 @@ class SealedReader:
             first = base + field.first_row
             if first >= end:
                 break
-            if field.max_ts >= since and field.min_ts < until:
+            if may_have(number):
                 add_span(found, max(start, first), min(end, first + field.rows))
         return found
+
+    def bounds(self, name: str) -> list[bounds.Bounds | None]:
+        """Between which values a column lies in each batch, None where the file does not say."""
+        rows = [self.field(number).rows for number in range(len(self))]
+        if name not in self.schema.names:  # the file is older than the column, which reads as null
+            return [bounds.Bounds(None, None, count, count) for count in rows]
+        return bounds.bounds_of(self._said, name, rows)
+
+    @functools.cached_property
+    def _said(self) -> pa.RecordBatch | None:
+        with pa.ipc.open_file(self._data) as file:
+            return bounds.read(file.metadata, len(self))
 
     def verify(self) -> None:
         """Checks the whole file's CRC and every batch."""

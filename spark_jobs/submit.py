@@ -45,25 +45,18 @@ class Job:
     def __init__(self, store: Path, checkpoint: Path, rows_per_batch: int, log: Path | None = None) -> None:
         self._report = Path(tempfile.mkdtemp(prefix="jjq-report-")) / "figures.json"
         command = [
-            str(_spark_home() / "bin" / "spark-submit"),
+            spark_submit(),
             *["--properties-file", "conf/spark-delays.conf"],
             str(ROOT / "spark_jobs" / "delays.py"),
             *["--store", str(store), "--checkpoint", str(checkpoint)],
             *["--rows", str(rows_per_batch), "--report", str(self._report)],
         ]
-        environment = os.environ | {
-            "SPARK_HOME": str(_spark_home()),
-            "PYSPARK_PYTHON": sys.executable,  # the data source is installed here, and Spark's workers must see it
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",  # else Spark asks the network for this machine's name
-            "PYTHONWARNINGS": "ignore",  # pyspark warns about the version of pandas, which the job does not use
-        }
         self._log = log.open("a") if log else None
         sys.stdout.flush()
         self._process = subprocess.Popen(
             command,
             cwd=ROOT,
-            env=environment,
+            env=os.environ | spark_environment(),
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log or subprocess.PIPE,
@@ -145,6 +138,22 @@ def _processes_of_session(session: int) -> list[int]:
         if int(its_session) == session and state not in "ZX":
             running.append(int(stat.parent.name))
     return running
+
+
+def spark_submit() -> str:
+    """The command of the Spark that is installed beside this Python. Raises JobError where there is none."""
+    return str(_spark_home() / "bin" / "spark-submit")
+
+
+def spark_environment() -> dict[str, str]:
+    """What such a Spark needs to find in its environment."""
+    return {
+        "SPARK_HOME": str(_spark_home()),
+        "PYSPARK_PYTHON": sys.executable,  # the data source is installed here, and Spark's workers must see it
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",  # else Spark asks the network for this machine's name
+        "PYTHONWARNINGS": "ignore",  # pyspark warns about the version of pandas, which the job does not use
+    }
 
 
 def _spark_home() -> Path:

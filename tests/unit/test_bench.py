@@ -2,12 +2,16 @@
 
 import importlib
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from tests.bench import MODULES, Benchmark
+from tests.bench import MODULES, Benchmark, kafka
 from tests.bench.__main__ import main
+from tests.bench.kafka import MEASURED, environment
+from tests.bench.kafka.artifacts import Artifacts, Missing, jars
+from tests.bench.kafka.broker import free_ports
 from tests.bench.run import Run
 from tests.bench.table import Row, at_least, at_most_more, plain
 
@@ -48,3 +52,38 @@ def test_a_row_is_judged_by_the_median_of_the_rounds_ratios() -> None:
     assert memory.ok is False
     assert "+50 MB" in plain([memory])
     assert Row("a", "b", "/s", skipped="why").ok is None
+
+
+def test_what_kafka_needs_and_cannot_be_had_is_the_reason_to_skip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in MEASURED:
+        (row,) = kafka.BENCHMARKS[name](Run(tmp_path / "run", quick=True, cache=tmp_path / "cache"))
+        assert "Maven (mvn)" in row.skipped
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_was_fetched_is_not_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    there = tmp_path / "kafka_2.13-1.0"
+    there.mkdir()
+    assert jars(tmp_path, "org.apache.kafka", "kafka_2.13", "1.0") == there
+    with pytest.raises(Missing):
+        jars(tmp_path, "org.apache.kafka", "kafka_2.13", "2.0")
+
+
+def test_both_sides_get_the_spark_that_the_connector_belongs_to(tmp_path: Path) -> None:
+    connector = tmp_path / "connector"
+    connector.mkdir()
+    (connector / "a.jar").touch()
+    other = environment(Artifacts(tmp_path, connector, "1.0", tmp_path / "pyspark-1.0"))
+    assert other["PYTHONPATH"].split(os.pathsep)[0] == str(tmp_path / "pyspark-1.0")
+    assert str(connector / "a.jar") in other["PYSPARK_SUBMIT_ARGS"]
+    same = environment(Artifacts(tmp_path, connector, "1.0", None))
+    assert "pyspark" not in same["PYTHONPATH"]
+
+
+def test_ports_are_free_and_not_the_same() -> None:
+    first, second = free_ports(2)
+    assert first != second

@@ -19,9 +19,9 @@ from tests.bench.run import Run, percentile
 from tests.bench.spark_session import place, session
 from tests.bench.table import Row, at_most
 
-ROUNDS = 5
-UNCOUNTED = 10  # pushes of a query that has just begun
-APART_S = 0.4  # at most, between a record that is seen and the next push: so pushes meet the query at any point
+ROUNDS = 4
+UNCOUNTED = 5  # pushes of a query that has just begun
+APART_S = 0.2  # at most, between a record that is seen and the next push: so pushes meet the query at any point
 GIVE_UP_S = 60
 
 
@@ -45,7 +45,7 @@ class Watch:
 
 
 def seen(run: Run, kafka: Kafka) -> list[Row]:
-    times = run.amount(60, 3)
+    times = run.amount(40, 3)
     session().dataSource.register(MemoryQueue)
     session().dataSource.register(SeenSink)
     chance = random.Random(3)

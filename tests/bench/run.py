@@ -44,7 +44,7 @@ class Run:
         try:
             yield path
         finally:
-            shutil.rmtree(path)
+            remove(path)
 
     def interleave(self, sides: Mapping[str, Callable[[], Figure]], rounds: int = 7) -> dict[str, list[Figure]]:
         """Figures by side and round: A B A B, so that what else the machine does meets all sides alike.
@@ -62,6 +62,18 @@ class Run:
             for name, measure in sides.items():
                 figures[name].append(measure())
         return figures
+
+
+def remove(directory: Path) -> None:
+    """Removes a directory into which a process of Spark, which outlives its query, may be writing its last."""
+    for left in reversed(range(5)):
+        try:
+            shutil.rmtree(directory)
+            return
+        except OSError:
+            if not left:
+                raise
+            time.sleep(0.2)
 
 
 def rate(count: int, action: Callable[[], object]) -> float:

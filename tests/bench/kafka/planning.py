@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
 import time
@@ -11,6 +12,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import jjq
 from pyspark_jjq import DefaultSource
+from pyspark_jjq.stores import open_store
 from tests.bench.run import Run
 from tests.bench.spark_session import Place, place
 from tests.bench.table import Row, at_most
@@ -59,7 +61,8 @@ def by_topics(here: Place, name: str, topics: int) -> Planning:
 def planning(run: Run) -> list[Row]:
     segments, few = run.amount(10_000, 80), 40
     topics = run.amount(1000, 20)
-    with place(run) as here:
+    # The connector's own store, which is opened once a process, would maintain the directory while it is removed.
+    with place(run) as here, contextlib.closing(open_store(str(here.store.path))):
         sides = {"many": by_segments(here, "many", segments), "few": by_segments(here, "few", few)}
         by_count = run.interleave({name: side.median for name, side in sides.items()})
         sides = {"many": by_topics(here, "all", topics), "one": by_topics(here, "single", 1)}

@@ -13,11 +13,12 @@ from pyspark.sql.streaming import StreamingQuery
 import jjq
 from tests.bench.kafka.broker import CONSUMER, PRODUCER, Kafka
 from tests.bench.run import Run
-from tests.bench.spark_session import memory_stream, place, read_rate
+from tests.bench.spark_session import memory, memory_stream, place, read_rate
 from tests.bench.table import Row, at_least
 
 ROUNDS = 5
 PARTITIONS = 2  # as many as there are cores
+PEERS = ("kafka", "tuned", "memory")
 CONNECTOR = "Kafka, Spark's connector"
 
 
@@ -49,20 +50,21 @@ def source(run: Run, kafka: Kafka) -> list[Row]:
                     "batch": lambda n=count, t=name: read_rate(n, here.read(t)),
                     "batch, kafka": lambda n=count, t=name: read_rate(n, kafka.read(t)),
                     "batch, tuned": lambda n=count, t=name: read_rate(n, kafka.read(t, **CONSUMER)),
+                    "batch, memory": lambda n=count, s=size: read_rate(n, memory(n, valueBytes=s)),
                     "stream": lambda t=name: stream_rate(here.run_stream(here.read_stream(t))),
+                    "stream, memory": lambda n=count, s=size: stream_rate(
+                        here.run_stream(memory_stream(n, valueBytes=s))
+                    ),
                     "stream, kafka": lambda t=name: stream_rate(here.run_stream(kafka.read_stream(t))),
                     "stream, tuned": lambda t=name: stream_rate(here.run_stream(kafka.read_stream(t, **CONSUMER))),
                 },
                 ROUNDS,
             )
             for kind in ("batch", "stream"):
-                what, peer, tuned = (
-                    f"Spark {kind} read, {shown}, no schema",
-                    figures[f"{kind}, kafka"],
-                    figures[f"{kind}, tuned"],
-                )
-                rows.append(Row(what, CONNECTOR, "/s", figures[kind], peer, at_least(2)))
-                rows.append(Row(what, f"{CONNECTOR}, max.poll.records 5000", "/s", figures[kind], tuned))
+                what, taken = f"Spark {kind} read, {shown}, no schema", {n: figures[f"{kind}, {n}"] for n in PEERS}
+                rows.append(Row(what, CONNECTOR, "/s", figures[kind], taken["kafka"], at_least(2)))
+                rows.append(Row(what, f"{CONNECTOR}, max.poll.records 5000", "/s", figures[kind], taken["tuned"]))
+                rows.append(Row(f"{kind} read from memory, {shown}", CONNECTOR, "/s", taken["memory"], taken["kafka"]))
     return rows
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -25,8 +26,12 @@ def hour(number: int, rows: int) -> pa.Table:
     begin = int((FIRST + number * EACH).timestamp() * 1e6)
     step = EACH // dt.timedelta(microseconds=1) // rows
     times = pa.array(range(begin, begin + rows * step, step), pa.timestamp("us", "UTC"))
-    texts = pa.array([f"{i:084d}" for i in range(rows)])
-    return pa.Table.from_arrays([times, numbers, texts], schema=SCHEMA)
+    return pa.Table.from_arrays([times, numbers, texts(rows)], schema=SCHEMA)
+
+
+@functools.cache
+def texts(rows: int) -> pa.Array:
+    return pa.array([f"{i:084d}" for i in range(rows)])
 
 
 def part(run: Run) -> list[Row]:

@@ -16,7 +16,7 @@ from tests.bench.run import Run
 from tests.bench.spark_session import memory, memory_stream, place, read_rate
 from tests.bench.table import Row, at_least
 
-ROUNDS = 5
+ROUNDS = 4
 PARTITIONS = 2  # as many as there are cores
 PEERS = ("kafka", "tuned", "memory")
 CONNECTOR = "Kafka, Spark's connector"

@@ -59,6 +59,7 @@ def part(run: Run) -> list[Row]:
             },
             ROUNDS,
         )
+        session().conf.unset(PUSHDOWN)
     return [
         Row("Spark batch read, 1 % of the time", "the whole", "s", figures["time"], figures["whole"], at_most(1 / 20)),
         Row("Spark batch read, a filter of a column for 1 %", "the whole", "s", figures["filter"], figures["whole"],

@@ -6,7 +6,14 @@ succeed when it is made again (`retryable`). Messages name what to do next.
 
 from __future__ import annotations
 
+import errno
 from typing import Any
+
+# What the file system says again however often it is asked.
+_LASTING = frozenset(
+    (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL,
+     errno.ESPIPE, errno.ENXIO)
+)  # fmt: skip
 
 
 class JjqError(Exception):
@@ -167,10 +174,17 @@ class DamagedSegment(JjqError):
 
 
 class StoreError(JjqError):
-    """The disk or the file system refused: `operation`, `path`; the cause is chained."""
+    """The disk or the file system refused: `operation`, `path`, `errno`; the cause is chained.
+
+    `retryable` unless what refused stays as it is until somebody changes it: permissions, names, kinds of files.
+    """
 
     code = "store_error"
     retryable = True
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message, **details)
+        self.retryable = details.get("errno") not in _LASTING
 
 
 class StoreReadOnly(JjqError):

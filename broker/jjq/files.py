@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,16 @@ from typing import Any
 from jjq.errors import StoreError
 
 _datasync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
+_FULL = "; free some space and try again (docs/operations.md, a full disk)"
+_ADVICE = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EACCES: "; this user may not: give it the permission, or run as the user the store belongs to",
+    errno.EPERM: "; this user may not: give it the permission, or run as the user the store belongs to",
+    errno.EISDIR: "; a directory lies where a file belongs: run `jjq repair`, which moves it to quarantine",
+    errno.ENOTDIR: "; a file lies where a directory belongs: move it away, or name another place",
+    errno.ESPIPE: "; it is no file: run `jjq repair`, which moves it to quarantine",
+}
 _IOV_MAX = 512  # POSIX promises 16, Linux and macOS take 1024
 
 
@@ -30,7 +41,8 @@ def open_rw(path: Path) -> int:
 
 
 def open_ro(path: Path | str) -> int:
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    # A pipe that lies where a file belongs is an error at the first read, and not something to wait for.
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
 
 def open_lock(path: Path, read_only: bool = False) -> int:
@@ -59,6 +71,15 @@ def pread(fd: int, length: int, position: int) -> bytes:
             break
         data += more
     return data
+
+
+def read(path: Path) -> bytes:
+    """All bytes of a small file."""
+    fd = open_ro(path)
+    try:
+        return pread(fd, size(fd), 0)
+    finally:
+        close(fd)
 
 
 def pwrite(fd: int, data: Any, position: int) -> None:
@@ -109,6 +130,25 @@ def make_dirs(path: Path) -> None:
 
 def replace(source: Path, target: Path) -> None:
     os.replace(source, target)
+
+
+def move(source: Path, target: Path) -> None:
+    """Moves a file, or what lies in its place, also to another file system."""
+    try:
+        replace(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        if source.is_symlink() or not source.is_file():
+            shutil.move(source, target)
+            return
+        shutil.copy2(source, target)
+        fd = open_rw(target)
+        try:
+            datasync(fd)
+        finally:
+            close(fd)
+        unlink(source)
 
 
 def unlink(path: Path) -> None:
@@ -172,7 +212,10 @@ def reading(path: Path) -> Iterator[None]:
 
 def translate(error: OSError, operation: str, path: Path | str) -> StoreError:
     reason = error.strerror or str(error)
-    hint = "; free some space and try again" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    where = "" if error.filename is None else os.fsdecode(error.filename)
+    if where and where != str(path):
+        reason = f"{where}: {reason}"
     return StoreError(
-        f"cannot {operation} {path}: {reason}{hint}", operation=operation, path=str(path), errno=error.errno
-    )
+        f"cannot {operation} {path}: {reason}{_ADVICE.get(error.errno or 0, '')}",
+        operation=operation, path=str(path), errno=error.errno,
+    )  # fmt: skip

@@ -13,9 +13,9 @@ from jjq.clock import now_us
 from jjq.errors import StoreError, StoreFormat, StoreNotFound
 
 FORMAT = 1
-_DIRECTORIES = ("topics", "links", "quarantine")
+DIRECTORIES = ("topics", "links", "quarantine")
 # What may be there before `jjq.json` is: another process is founding the store, or one has died at it.
-_FOUNDING = (*_DIRECTORIES, "store.lock", "catalog.lock", "jjq.json.new")
+_FOUNDING = (*DIRECTORIES, "store.lock", "catalog.lock", "jjq.json.new")
 # File systems whose locks or mappings do not hold among hosts.
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs", "fuse.glusterfs"}
 
@@ -58,7 +58,7 @@ def _found(path: Path, identity: Path) -> None:
     try:
         files.lock(fd)  # whoever comes first founds it
         if not identity.exists():
-            for name in _DIRECTORIES:
+            for name in DIRECTORIES:
                 files.make_dirs(path / name)
             body = {"format": FORMAT, "id": uuid.uuid4().hex, "created_at": now_us()}
             files.write_small(identity, json.dumps(body, indent=1).encode())
@@ -68,7 +68,7 @@ def _found(path: Path, identity: Path) -> None:
 
 def read_identity(path: Path) -> dict[str, Any]:
     try:
-        body: dict[str, Any] = json.loads((path / "jjq.json").read_text(encoding="utf-8"))
+        body: dict[str, Any] = json.loads(files.read(path / "jjq.json"))
         version = int(body["format"])
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise StoreFormat(f"{path / 'jjq.json'} cannot be read: {error}; is this a jjq store?") from error

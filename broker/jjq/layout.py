@@ -35,6 +35,10 @@ _PRESENCE = re.compile(
     r"pubsub/[0-9a-f]{32}\.(lock|json|new)|channels/\d+/(ring|[0-9a-f]{32}\.lock)"
     r"|topics/[0-9a-f]{32}/(dropped|holders/[0-9a-f]{32})"
 )
+_DIRECTORY = re.compile(
+    r"topics(/[0-9a-f]{32}(/\d+|/holders)?)?|links|quarantine|subscribers|pubsub|channels(/\d+)?|objects(/[0-9a-f]{2})?"
+)
+_ROOT_FILES = frozenset(("jjq.json", "store.lock", "catalog.lock", MAINTENANCE_LOCK, BACKUP, *CATALOG_FILES))
 _SEGMENT_FIELDS = tuple(field.name for field in fields(Segment))
 
 
@@ -126,21 +130,36 @@ def catalog_is_lost(store: Path) -> bool:
 
 
 def walk(store: Path) -> Iterator[Path]:
-    """Every file below a store but those in `quarantine/`, directory by directory, in order of names."""
-    for path in _listed(store):
-        if path.is_dir() and not path.is_symlink():
-            if path.name != "quarantine":
-                yield from _walk_below(path)
-        else:
-            yield path
+    """Every file below a store but those in `quarantine/`, directory by directory, in order of names.
+
+    A directory of the store may be a link to one elsewhere, on a larger disk for example; other links are not followed.
+    """
+    return _walk_below(store, "")
 
 
-def _walk_below(directory: Path) -> Iterator[Path]:
+def _walk_below(directory: Path, relative: str) -> Iterator[Path]:
     for path in _listed(directory):
-        if path.is_dir() and not path.is_symlink():
-            yield from _walk_below(path)
-        else:
+        name = f"{relative}{path.name}"
+        if not path.is_dir() or (path.is_symlink() and _DIRECTORY.fullmatch(name) is None):
             yield path
+        elif name != "quarantine":
+            yield from _walk_below(path, f"{name}/")
+
+
+def misplaced(store: Path) -> list[Path]:
+    """What is no file (but a directory, a pipe, a link to nothing) where the store has one, and no directory where it has
+    one. No reader and no writer could do anything with it."""
+    known = [path for path in _listed(store) if path.name in _ROOT_FILES or _DIRECTORY.fullmatch(path.name)]
+    for topic in topic_directories(store):
+        known += [p for p in _listed(topic) if p.name.isdecimal() or p.name == TOPIC_FILE]
+        for partition in partition_directories(topic):
+            known += [p for p in _listed(partition) if p.name == "lock" or segment_file(p.name) is not None]
+    found = []
+    for path in known:
+        belongs = path.is_dir if _DIRECTORY.fullmatch(path.relative_to(store).as_posix()) else path.is_file
+        if not belongs():
+            found.append(path)
+    return found
 
 
 def to_json(body: dict[str, Any]) -> bytes:
@@ -156,7 +175,7 @@ def _checksum(body: dict[str, Any]) -> str:
 def read_json(path: Path) -> dict[str, Any] | None:
     """What a small file says; None when it is not there or does not hold what was written."""
     try:
-        body = json.loads(path.read_text(encoding="utf-8"))
+        body = json.loads(files.read(path))
     except (OSError, ValueError):
         return None
     if not isinstance(body, dict) or body.pop(_CHECKSUM, None) not in (None, _checksum(body)):

@@ -29,7 +29,7 @@ from jjq.compaction import Output
 from jjq.config import TopicConfig
 from jjq.errors import DamagedSegment, StoreError, StoreFormat, StoreNotFound, TopicDeleted
 from jjq.facts import Facts
-from jjq.founding import FORMAT
+from jjq.founding import DIRECTORIES, FORMAT
 from jjq.known import Known, in_use, is_named
 from jjq.log.check import check_active, check_segment
 from jjq.log.format import BATCH, NO_TS
@@ -43,6 +43,7 @@ from jjq.reports import LostRange, Progress, RepairReport, no_progress
 from jjq.store import Store
 
 _EVER = 1 << 62
+_MISPLACED = "the store has a file where this is none, or a directory"
 _UNREADABLE = (ValueError, KeyError, TypeError, pa.ArrowException)
 
 
@@ -58,8 +59,15 @@ def repair(path: str | os.PathLike[str], progress: Progress | None = None) -> Re
     report = RepairReport(str(root))
     quarantine = Quarantine(root, report)
     with files.translated("repair", root):
+        lock = root / "store.lock"
+        if lock in layout.misplaced(root):  # then nobody can have the store open
+            quarantine.take(lock, _MISPLACED)
         fd = _lock_alone(root)
         try:
+            for path in layout.misplaced(root):
+                quarantine.take(path, _MISPLACED)
+            for name in DIRECTORIES:
+                files.make_dirs(root / name)
             _repair_identity(root, quarantine, report)
             reason, catalog = _assess(root)
             if reason is not None:
@@ -100,7 +108,7 @@ class Quarantine:
         relative = path.relative_to(self._root)
         target = self._directory / relative
         files.make_dirs(target.parent)
-        files.replace(path, target)
+        files.move(path, target)
         files.sync_dir(target.parent)
         files.sync_dir(path.parent)
         self._reasons[str(relative)] = why

@@ -102,7 +102,9 @@ class Store:
             driver = SqliteDriver(self.path / "catalog.db", self.path / "catalog.lock", read_only=self.read_only)
             self.catalog = Catalog(driver)
             self.id = str(founding.read_identity(self.path)["id"])
-            if layout.catalog_is_lost(self.path):
+            with files.translated("open", self.path):
+                lost = layout.catalog_is_lost(self.path)
+            if lost:
                 # SQLite would begin a new one, and the store would look empty.
                 raise StoreFormat(
                     f"{self.path / 'catalog.db'} is missing and there are topics; run `jjq repair`, which builds it again",

@@ -15,12 +15,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from jjq import files
 from jjq.errors import DamagedSegment
 from jjq.log import flat
 from jjq.log import format as fmt
 from jjq.log.bounds import hold
 from jjq.log.contracts import TopicFacts
 from jjq.log.format import BATCH, CLOSE, NO_TS, OPEN, Entry
+from jjq.log.mapping import mapped
 from jjq.log.recovery import message_at, survey
 from jjq.log.sealed import SealedReader
 from jjq.log.stream import StreamReader, stream_paths
@@ -139,7 +141,7 @@ def check_active(
 def _lacks_entries(reader: StreamReader, count: int, position: int) -> bool:
     """Whether an index has lost its end. One group of messages behind its last entry is what a writer leaves that died. A
     second group, or one that knows the first to be on disk, is written only when the first has its entries."""
-    data = _mapped(reader.path)
+    data = mapped(reader.path)
     groups: set[int] = set()
     at = position
     while at < len(data):
@@ -170,7 +172,7 @@ def check_stream(
 ) -> Checked:
     """The first `count` entries of a stream file against its messages: place, rows, timestamps, checksums, decoding."""
     head = reader.entries(0, 1)[0]
-    data = _mapped(reader.path)
+    data = mapped(reader.path)
     if head.kind != OPEN or head.base != base:
         raise _damaged(reader.index_path, 0, (base, base), f"the index begins at offset {head.base}, not {base}")
     if bytes(data[: head.length]) != fmt.stream_head(schema) or fmt.crc32c(data[: head.length]) != head.file_crc:
@@ -236,13 +238,13 @@ def holds_nothing(directory: Path, uuid: str) -> bool:
     except FileNotFoundError:
         return True
     try:
-        entries = fmt.valid_prefix(index_path.read_bytes()) if index_path.stat().st_size <= 2 * fmt.ENTRY_SIZE else None
+        entries = fmt.valid_prefix(files.read(index_path)) if index_path.stat().st_size <= 2 * fmt.ENTRY_SIZE else None
     except FileNotFoundError:
         entries = []
     if entries is None or any(entry.kind == BATCH for entry in entries):
         return False
     if not entries:  # its maker died at once: at most the schema message is there
-        prefix = bytes(_mapped(path)[: flat.PREFIX])
+        prefix = bytes(mapped(path)[: flat.PREFIX])
         return len(prefix) < flat.PREFIX or size <= flat.PREFIX + struct.unpack_from("<i", prefix, 4)[0]
     return entries[-1].kind == CLOSE or size == entries[0].length
 
@@ -260,14 +262,9 @@ def _bounds(stamps: pa.Array) -> tuple[int, int]:
     return found["min"].as_py(), found["max"].as_py()
 
 
-def _mapped(path: Path) -> pa.Buffer:
-    with pa.memory_map(str(path)) as mapped:
-        return mapped.read_buffer() if mapped.size() else pa.py_buffer(b"")
-
-
 def _crc(path: Path, length: int, tick: Tick) -> int:
     """CRC32C of the first `length` bytes."""
-    data = _mapped(path)
+    data = mapped(path)
     crc = int(fmt.crc32c(b""))
     for position in range(0, min(length, len(data)), _PIECE):
         piece = data.slice(position, min(_PIECE, length - position))

@@ -16,6 +16,7 @@ from jjq.log import format as fmt
 from jjq.log.active import ActiveFile
 from jjq.log.contracts import PartitionState
 from jjq.log.format import BATCH, NO_TS, OPEN, ActiveField, Entry
+from jjq.log.mapping import mapped
 from jjq.log.stream import StreamReader, stream_paths
 
 
@@ -35,7 +36,7 @@ def survey(directory: Path, row: PartitionState, schema: pa.Schema, topic: bytes
     assert row.active is not None
     path, index_path = stream_paths(directory, row.active)
     with files.translated("recover", path):
-        index_bytes = index_path.read_bytes() if index_path.exists() else b""
+        index_bytes = files.read(index_path) if index_path.exists() else b""
         if not path.exists():
             raise DamagedSegment(
                 f"{path}: the active file is missing; run `jjq repair`",
@@ -107,8 +108,7 @@ def scan_messages(path: Path, schema: pa.Schema, topic: bytes, partition: int) -
     Needs no index: this is how one is made again. The base is that of the first message.
     """
     head = fmt.stream_head(schema)
-    with pa.memory_map(str(path)) as mapped:
-        data = mapped.read_buffer() if mapped.size() else pa.py_buffer(b"")
+    data = mapped(path)
     if bytes(data[: len(head)]) != head:
         return [], "the head is not the schema's"
     crc = fmt.crc32c(head)
@@ -159,8 +159,7 @@ def promised_after(path: Path, position: int) -> ActiveField | None:
 
     Tells damage (records that were acknowledged as durable are gone) from what a power cut may leave of unsynced bytes.
     """
-    with pa.memory_map(str(path)) as mapped:
-        data = mapped.read_buffer() if mapped.size() else pa.py_buffer(b"")
+    data = mapped(path)
     raw = data.to_pybytes()
     at = raw.find(flat.CONTINUATION, position + 8)
     while at >= 0:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from jjq import files
 from jjq.log import flat
 from jjq.log import format as fmt
 from jjq.log.format import CLOSE, ENTRY_SIZE, Entry
@@ -206,7 +207,7 @@ class Index:
 def read_index(path: Path) -> Index:
     """Every entry stands for itself, so those behind a damaged one count too."""
     try:
-        data = path.read_bytes()
+        data = files.read(path)
     except FileNotFoundError:
         return Index([], [])
     prefix = fmt.valid_prefix(data)

@@ -19,6 +19,7 @@ from jjq import files
 from jjq.errors import DamagedSegment
 from jjq.log import bounds, flat
 from jjq.log import format as fmt
+from jjq.log.mapping import mapped
 from jjq.log.stream import add_span, first_at_least
 from jjq.model import Segment, StagedFile
 
@@ -175,8 +176,8 @@ class SealedReader:
         self.path = sealed_path(directory, segment.uuid)
         self.segment = segment
         self.schema = schema
-        with files.reading(self.path), pa.memory_map(str(self.path)) as mapped:
-            self._data = mapped.read_buffer() if mapped.size() else pa.py_buffer(b"")
+        with files.reading(self.path):
+            self._data = mapped(self.path)
         if len(self._data) != segment.length:
             raise self._damaged(0, f"{len(self._data)} bytes where the catalog says {segment.length}")
         try:
@@ -359,6 +360,5 @@ class SealedReader:
 
 def file_crc(path: Path) -> tuple[int, int]:
     """(bytes, CRC32C) of a file as it is now."""
-    with pa.memory_map(str(path)) as mapped:
-        data = mapped.read_buffer() if mapped.size() else pa.py_buffer(b"")
-        return len(data), fmt.crc32c(data)
+    data = mapped(path)
+    return len(data), fmt.crc32c(data)

@@ -18,6 +18,7 @@ from jjq import files
 from jjq.errors import DamagedSegment
 from jjq.log import format as fmt
 from jjq.log.format import BATCH, CLOSE, ENTRY_SIZE, Entry
+from jjq.log.mapping import mapped
 from jjq.schema import null_headers
 
 RUN_BYTES = 1 << 20  # messages are verified and handed on in runs of about this size
@@ -107,7 +108,12 @@ class StreamReader:
 
     def count(self) -> int:
         """Whole entries the index has now."""
-        return len(self._given) if self._given is not None else files.size(self._index_fd) // ENTRY_SIZE
+        if self._given is not None:
+            return len(self._given)
+        try:
+            return files.size(self._index_fd) // ENTRY_SIZE
+        except OSError as error:
+            raise files.translate(error, "read", self.index_path) from error
 
     def entries(self, first: int, last: int) -> list[Entry]:
         """Entries `[first, last)`, verified."""
@@ -265,8 +271,8 @@ class StreamReader:
                 return pa.py_buffer(files.pread(self._fd, length, position))
         data = self._map
         if data is None or data.size < position + length:
-            with files.reading(self.path), pa.memory_map(str(self.path)) as mapped:
-                data = self._map = mapped.read_buffer()
+            with files.reading(self.path):
+                data = self._map = mapped(self.path)
         return data.slice(position, length)
 
     def _damaged(self, entry: Entry, why: str, end: int | None = None) -> DamagedSegment:

@@ -95,9 +95,10 @@ class Caretaker:
 
         last = last_turn(store) or {}
         now = now_us()
-        if now - int(last.get("at", 0)) < INTERVAL_S * 1_000_000 * 0.9:
+        # A turn that lies in the future was before the clock was set back, and says nothing.
+        if 0 <= now - int(last.get("at", 0)) < INTERVAL_S * 1_000_000 * 0.9:
             return False
-        thorough = now - int(last.get("thorough_at", 0)) >= _THOROUGH_US
+        thorough = not 0 <= now - int(last.get("thorough_at", 0)) < _THOROUGH_US
         with Maintenance(store, stop=self._stopped) as work:
             if work.report.busy:
                 return False

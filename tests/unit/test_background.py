@@ -81,3 +81,20 @@ def test_a_store_closed_in_the_middle_of_a_turn_is_no_fault_of_it(store_path: Pa
         with pytest.raises(jjq.StoreClosed):
             work.run()
         assert work.report.errors == []
+
+
+def test_a_clock_that_is_set_back_holds_no_turn_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = background.now_us()
+    with jjq.open(tmp_path / "store", maintenance=False) as store:
+        caretaker = background.Caretaker(store)
+        try:
+            monkeypatch.setattr(background, "now_us", lambda: now + 5 * 3_600_000_000)
+            assert caretaker.turn(store)
+            monkeypatch.setattr(background, "now_us", lambda: now)
+            assert caretaker.turn(store)
+            last = background.last_turn(store)
+            assert last is not None
+            assert (last["at"], last["thorough_at"]) == (now, now)
+            assert not caretaker.turn(store)
+        finally:
+            caretaker.stop()

@@ -208,3 +208,17 @@ def test_records_that_retention_took_are_passed_over_and_counted(store: jjq.Stor
         work.ack_many(mine)
     assert values(other.receive(10)) == [b"e"]
     assert (other.counts().lost, other.counts().depth) == (4, 0)
+
+
+def test_a_clock_that_is_set_back_holds_up_nothing_that_was_given_back(consumer: Consumer, clock: Clock) -> None:
+    first, second, third = consumer(), consumer(), consumer()
+    first.receive(1)
+    second.receive(1)
+    clock.advance(5 * 3600)
+    first.close()
+    clock.advance(-5 * 3600 - 1)
+    assert values(third.receive(10)) == [b"a", b"c", b"d"]
+    die(second)
+    clock.advance(-3600)
+    again = consumer()
+    assert values(again.receive(10)) == [b"b"]

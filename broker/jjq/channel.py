@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jjq import deadletter, presence
 from jjq.catalog.channels import ChannelRow, ChannelState
@@ -27,6 +27,7 @@ from jjq.errors import DeliveryExpired, InvalidArgument, StoreClosed, StoreReadO
 from jjq.feed import watched
 from jjq.model import Record
 from jjq.receiving import ENDS, FAILURES, Receiving
+from jjq.values import timeout_s, whole
 from jjq.wake import until_found, wait_for
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class Channel:
         clock: Callable[[], int] = now_us,
     ) -> None:  # fmt: skip
         self._store, self._topic, self._row = store, topic, row
-        self._max_in_flight = at_least_one(max_in_flight, "max_in_flight")
+        self._max_in_flight = whole(max_in_flight, "max_in_flight", 1)
         self._clock = clock
         self._state = ChannelState(store.catalog.driver, row)
         self._closed = False
@@ -187,7 +188,7 @@ class Channel:
 
         First those that are to be delivered again, then new ones, in the order of their offsets within a partition.
         """
-        most, seconds = at_least_one(max_records, "max_records"), _seconds(timeout)
+        most, seconds = whole(max_records, "max_records", 1), timeout_s(timeout)
         self._check_receiving()
         return wait_for(lambda: self._look(most), seconds, self._listener, self._until_due) or []
 
@@ -487,20 +488,6 @@ def _marks(deliveries: Iterable[Delivery]) -> list[Mark]:
 def handles(store: Store) -> Iterator[Channel]:
     """Every handle of this process on the store's channels."""
     return (each for each in list(_channels) if each._store is store)
-
-
-def at_least_one(count: object, what: str) -> int:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise InvalidArgument(f"{what} must be a whole number from 1, not {count!r}")
-    return count
-
-
-def _seconds(timeout: Any) -> float | None:
-    if timeout is None or timeout == float("inf"):
-        return None
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
-        raise InvalidArgument(f"timeout must be seconds from 0, or None to wait for ever, not {timeout!r}")
-    return float(timeout)
 
 
 def _after_fork_in_child() -> None:

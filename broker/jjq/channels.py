@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from jjq import presence
 from jjq.catalog import channels as catalog
 from jjq.catalog.channels import ChannelRow, ChannelState
-from jjq.channel import MAX_IN_FLIGHT, Channel, at_least_one
+from jjq.channel import MAX_IN_FLIGHT, Channel
 from jjq.clock import now_us, parse_duration
 from jjq.config import Duration
 from jjq.deadletter import dead_letter_name
 from jjq.errors import ChannelNotFound, InvalidArgument
 from jjq.model import check_name
 from jjq.subscriber import resolve_places
+from jjq.values import whole
 
 if TYPE_CHECKING:
     from jjq.store import Store
@@ -81,7 +82,7 @@ def get(
 def _altered(row: ChannelRow, max_attempts: int | None, ack_timeout: Duration, dead_letter: str | None) -> ChannelRow:
     """With those settings that were given."""
     if max_attempts is not NOT_GIVEN:
-        row = replace(row, max_attempts=None if max_attempts is None else at_least_one(max_attempts, "max_attempts"))
+        row = replace(row, max_attempts=None if max_attempts is None else whole(max_attempts, "max_attempts", 1))
     if ack_timeout is not None:
         row = replace(row, ack_timeout_us=parse_duration(ack_timeout, "ack_timeout") or 0)
     if dead_letter is not None:

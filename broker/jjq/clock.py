@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from jjq.errors import InvalidArgument
+from jjq.values import MOST, shown
 
 _UNITS = {
     "us": 1, "microsecond": 1, "ms": 1_000, "millisecond": 1_000, "s": 1_000_000, "sec": 1_000_000, "second": 1_000_000,
@@ -23,6 +24,9 @@ _ISO = re.compile(r"^\d{4}-\d{2}-\d{2}([T ].*)?$")
 
 EARLIEST_US = -62_135_596_800_000_000  # 0001-01-01, what Python's datetime can hold
 LATEST_US = 253_402_300_799_999_999  # 9999-12-31
+
+# Seconds and milliseconds of this century, taken for microseconds, are instants of 1970 to 1973.
+_SUSPICIOUS_US = range(100_000_000, 100_000_000_000_000)
 
 
 def now_us() -> int:
@@ -53,6 +57,21 @@ def to_us(moment: datetime) -> int:
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
+def stamp_us(value: datetime | int) -> int:
+    """A record's time, as whoever pushes it gives it, in microseconds; raises InvalidArgument."""
+    if isinstance(value, datetime):
+        return to_us(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidArgument(f"a timestamp is an aware datetime or microseconds since the epoch, not {shown(value)}")
+    if value in _SUSPICIOUS_US:
+        raise InvalidArgument(
+            f"timestamp {value} looks like seconds or milliseconds; pushes take microseconds, or an aware datetime"
+        )
+    if not -(1 << 62) < value < 1 << 62:
+        raise InvalidArgument(f"timestamp {shown(value)} is out of range")
+    return value
+
+
 def from_us(us: int) -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)
 
@@ -75,7 +94,7 @@ def parse_instant(text: str, now: int | None = None) -> int | None:
             raise InvalidArgument(
                 f"unknown unit {unit!r} in {text!r}; use one of ms, seconds, minutes, hours, days, weeks"
             )
-        delta = int(float(amount) * unit_us)
+        delta = _microseconds(float(amount), unit_us, "a time relative to now")
         return (now_us() if now is None else now) + (delta if sign == "+" else -delta)
     if _ISO.match(text):
         try:
@@ -98,13 +117,22 @@ def parse_duration(value: timedelta | str | int | float | None, name: str) -> in
     if isinstance(value, timedelta):
         us = value // timedelta(microseconds=1)
     elif isinstance(value, bool):
-        raise InvalidArgument(f"{name} must be a duration such as '7 days', not {value!r}")
+        raise InvalidArgument(f"{name} must be a duration such as '7 days', not {shown(value)}")
     elif isinstance(value, (int, float)):
-        us = int(value * 1_000_000)
+        us = _microseconds(value, 1_000_000, name)
     elif (match := _DURATION.match(str(value).strip().lower())) and (unit_us := _unit_us(match.group(2))) is not None:
-        us = int(float(match.group(1)) * unit_us)
+        us = _microseconds(float(match.group(1)), unit_us, name)
     else:
-        raise InvalidArgument(f"{name} must be a duration such as '7 days' or '90 s', not {value!r}")
-    if us <= 0:
-        raise InvalidArgument(f"{name} must be longer than nothing, not {value!r}")
+        raise InvalidArgument(f"{name} must be a duration such as '7 days' or '90 s', not {shown(value)}")
+    if not 0 < us <= MOST:
+        raise InvalidArgument(f"{name} must be longer than nothing and at most 146,000 years, not {shown(value)}")
     return us
+
+
+def _microseconds(amount: float, unit_us: int, name: str) -> int:
+    """Of an amount that may be no number, or more than there can be."""
+    if not -MOST <= amount * unit_us <= MOST:
+        raise InvalidArgument(
+            f"{name} must be at most 146,000 years, not {shown(amount)}; None is for ever, where it may be"
+        )
+    return int(amount * unit_us)

@@ -11,6 +11,7 @@ from typing import Any
 from jjq.clock import parse_duration
 from jjq.errors import InvalidArgument
 from jjq.model import check_name
+from jjq.values import shown
 
 SYNC_MODES = ("always", "interval", "none")
 TIMESTAMPS = ("broker", "producer")
@@ -120,22 +121,22 @@ def normalise(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_partitions(count: object) -> int:
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_PARTITIONS:
-        raise InvalidArgument(f"partitions must be a whole number from 1 to {MAX_PARTITIONS}, not {count!r}")
+        raise InvalidArgument(f"partitions must be a whole number from 1 to {MAX_PARTITIONS}, not {shown(count)}")
     return count
 
 
 def _one_of(name: str, value: object, choices: tuple[object, ...]) -> None:
     if value not in choices:
-        shown = ", ".join(repr(choice) for choice in choices)
-        raise InvalidArgument(f"{name} must be one of {shown}, not {value!r}")
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise InvalidArgument(f"{name} must be one of {listed}, not {shown(value)}")
 
 
 def _names(name: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)):
-        raise InvalidArgument(f"{name} must be true, false, or a list of names, not {value!r}")
+        raise InvalidArgument(f"{name} must be true, false, or a list of names, not {shown(value)}")
     return tuple(check_name(each, "subscriber") for each in value)
 
 
 def _between(name: str, value: object, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidArgument(f"{name} must be a whole number from {low} to {high}, not {value!r}")
+        raise InvalidArgument(f"{name} must be a whole number from {low} to {high}, not {shown(value)}")

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jjq.errors import InvalidArgument
+from jjq.values import shown
 
 NOT_BEFORE = "jjq-not-before"
 _LONGEST_S = 100 * 365.25 * 86_400
@@ -26,7 +27,7 @@ def delay_us(delay: object, what: str = "delay") -> int:
     """Microseconds of a delay in seconds (or a timedelta), from nothing to a hundred years."""
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= _LONGEST_S:
-        raise InvalidArgument(f"{what} must be seconds from 0 to a hundred years, or a timedelta, not {delay!r}")
+        raise InvalidArgument(f"{what} must be seconds from 0 to a hundred years, or a timedelta, not {shown(delay)}")
     return math.ceil(seconds * 1_000_000)
 
 

@@ -25,6 +25,7 @@ from jjq.log.reader import File, LogReader
 from jjq.log.sealed import SealedReader
 from jjq.log.stream import StreamReader
 from jjq.model import Segment
+from jjq.values import shown
 
 DEFAULT_BYTES = 256 << 20
 _MOST_FILES = 64  # open at once: each takes descriptors or a mapping
@@ -131,7 +132,7 @@ class HotStore:
 
     def __init__(self, budget_bytes: int = DEFAULT_BYTES) -> None:
         if type(budget_bytes) is not int or budget_bytes < 0:
-            raise InvalidArgument(f"hot_bytes must be bytes from 0, not {budget_bytes!r}")
+            raise InvalidArgument(f"hot_bytes must be bytes from 0, not {shown(budget_bytes)}")
         self.budget_bytes = budget_bytes
         self.plain = Access(self, keeps=False)
         self._begin()

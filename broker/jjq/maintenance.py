@@ -30,6 +30,7 @@ from jjq.log.stream import StreamReader
 from jjq.model import Segment
 from jjq.removal import Removal
 from jjq.reports import MaintenanceReport, Progress, no_progress
+from jjq.values import whole
 
 if TYPE_CHECKING:
     from jjq.store import Store
@@ -48,6 +49,8 @@ def maintain(store: Store, progress: Progress | None = None, *, grace_us: int | 
     moment plans again.
     """
     store.check_open(write=True)
+    if grace_us is not None:
+        whole(grace_us, "grace_us")
     with Maintenance(store, progress, grace_us=grace_us) as work:
         if not work.report.busy:
             work.run()

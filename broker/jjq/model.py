@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
-from jjq.errors import InvalidName
+from jjq.errors import InvalidArgument, InvalidName
 
 EPHEMERAL = "#ephemeral"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,248}", re.ASCII)
+_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def check_name(name: object, what: str) -> str:
@@ -247,7 +248,21 @@ class StagedFile:
 
     @classmethod
     def from_json(cls, text: str) -> StagedFile:
-        return cls(**json.loads(text))
+        """Raises InvalidArgument for what `to_json` did not write."""
+        try:
+            values = json.loads(text)
+            made = cls(**values)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(
+                f"this is no staged file as to_json writes one: {error}; give its text as it was"
+            ) from error
+        numbers = (values[each.name] for each in fields(cls) if each.type == "int")
+        names = (made.topic_id, made.topic, made.uuid)
+        if not all(type(each) is int for each in numbers) or not all(isinstance(each, str) for each in names):
+            raise InvalidArgument("this is no staged file as to_json writes one: a value is of another kind")
+        if not all(_ID.fullmatch(each) for each in (made.topic_id, made.uuid)):
+            raise InvalidArgument("this is no staged file as to_json writes one: its ids are none")
+        return made
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ with store.producer(linger_ms=5) as producer:
 from __future__ import annotations
 
 import logging
-import math
 import os
 import threading
 import time
@@ -20,11 +19,12 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from jjq.errors import InvalidArgument, JjqError, RecordTooLarge, StoreClosed, StoreError, TopicDeleted
+from jjq.errors import JjqError, RecordTooLarge, StoreClosed, StoreError, TopicDeleted
 from jjq.log.requests import MorePartitions
 from jjq.model import Position
 from jjq.schema import check_headers, headers_size, rows_to_table, to_bytes
 from jjq.topics import at_first_use
+from jjq.values import between, whole
 
 if TYPE_CHECKING:
     from jjq.store import Store
@@ -175,15 +175,10 @@ class Producer:
         self, store: Store, *, linger_ms: float = 5.0, batch_bytes: int = 1 << 20, window: int = 65_536,
         delivery_timeout_s: float = 30.0, on_error: Callable[[PushFuture], Any] | None = None,
     ) -> None:  # fmt: skip
-        if not 0 <= linger_ms <= 60_000:
-            raise InvalidArgument(f"linger_ms must be from 0 to 60000 milliseconds, not {linger_ms!r}")
-        if not 1 <= batch_bytes <= 1 << 30:
-            raise InvalidArgument(f"batch_bytes must be from 1 to {1 << 30}, not {batch_bytes!r}")
-        if not 1 <= window <= 100_000_000:
-            raise InvalidArgument(f"window must be from 1 to 100000000 records, not {window!r}")
-        seconds: object = delivery_timeout_s
-        if not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
-            raise InvalidArgument(f"delivery_timeout_s must be seconds from 0, not {delivery_timeout_s!r}")
+        between(linger_ms, "linger_ms", 0, 60_000)
+        whole(batch_bytes, "batch_bytes", 1, 1 << 30)
+        whole(window, "window", 1, 100_000_000)
+        between(delivery_timeout_s, "delivery_timeout_s", 0, 1e9)
         self._store = store
         self._linger_s = linger_ms / 1000
         self._batch_bytes, self._window = batch_bytes, window

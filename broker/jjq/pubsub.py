@@ -36,6 +36,7 @@ from jjq.feed import Feed, beginnings, watched
 from jjq.interest import LOCK, NOTE, glob, reached, registry
 from jjq.model import check_name
 from jjq.topics import at_first_use
+from jjq.values import shown, timeout_s
 from jjq.wake import until_found, wait_for
 
 if TYPE_CHECKING:
@@ -234,7 +235,7 @@ class PubSub:
 
     def get_message(self, timeout: float | None = 0.0) -> Message | None:
         """The next message or confirmation: at once, or within `timeout` seconds (None: as long as it takes), else None."""
-        return wait_for(self._next, timeout, self._listener)
+        return wait_for(self._next, timeout_s(timeout), self._listener)
 
     def listen(self) -> Iterator[Message]:
         """Messages as they come, until this subscription is closed or has nothing left to wait for."""
@@ -376,8 +377,8 @@ def publish(store: Store, name: str, data: bytes | str) -> int:
 
 
 def _check_pattern(pattern: object) -> str:
-    if not isinstance(pattern, str) or not pattern:
-        raise InvalidArgument(f"a pattern is a str such as 'log.*', not {pattern!r}")
+    if not isinstance(pattern, str) or not pattern.isprintable() or not pattern:
+        raise InvalidArgument(f"a pattern is a str such as 'log.*', not {shown(pattern)}")
     return pattern
 
 

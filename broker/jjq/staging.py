@@ -36,6 +36,7 @@ from jjq.schema import (
     physical,
     to_table,
 )
+from jjq.values import shown, whole
 
 if TYPE_CHECKING:
     from jjq.store import Store
@@ -197,7 +198,7 @@ def prepare(
         user = conform(table, topic.schema)
     if key is not None:
         if key not in table.schema.names:
-            raise InvalidArgument(f"key {key!r} is no column of the data; it has {', '.join(table.schema.names)}")
+            raise InvalidArgument(f"key {shown(key)} is no column of the data; it has {', '.join(table.schema.names)}")
         keys = table.column(key)
     rows = len(table)
     user = conform(user, RAW) if topic.schema is None else user
@@ -282,6 +283,9 @@ def commit(
         raise InvalidArgument("writer_id and batch_id go together: they say once which batch of which writer this is")
     writer: Writer | None = None
     if writer_id is not None and batch_id is not None:
+        query: object = query_id
+        if query is not None and not (isinstance(query, str) and query.isprintable()):
+            raise InvalidArgument(f"query_id is a str, the id of a query, not {shown(query_id)}")
         writer = (check_name(writer_id, "writer"), _check_batch_id(batch_id), query_id)
         known = store.catalog.find_batch(writer_id, batch_id, query_id)
         if known is not None:
@@ -349,9 +353,7 @@ def _again(store: Store, staged: Sequence[StagedFile], known: Positions, writer:
 
 
 def _check_batch_id(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidArgument(f"batch_id must be a whole number from 0, not {value!r}")
-    return value
+    return whole(value, "batch_id")
 
 
 def _check_staged(store: Store, file: StagedFile) -> None:

@@ -9,6 +9,7 @@ from enum import Enum
 
 from jjq.clock import parse_instant, to_us
 from jjq.errors import InvalidArgument
+from jjq.values import shown
 
 
 class Edge(Enum):
@@ -41,10 +42,10 @@ _HELP = (
 def parse(value: object, what: str = "start") -> Parsed:
     """One start for one partition; raises InvalidArgument that says what can be written."""
     if isinstance(value, bool) or value is None:
-        raise InvalidArgument(f"{what} cannot be {value!r}; {_HELP}")
+        raise InvalidArgument(f"{what} cannot be {shown(value)}; {_HELP}")
     if isinstance(value, int):
         if value >= 1 << 63 or value < -(1 << 63):
-            raise InvalidArgument(f"{what} {value} is no offset: it does not fit 64 bits")
+            raise InvalidArgument(f"{what} {shown(value)} is no offset: it does not fit 64 bits")
         return value if value >= 0 else Last(-value)
     if isinstance(value, datetime):
         return At(to_us(value))
@@ -55,7 +56,7 @@ def parse(value: object, what: str = "start") -> Parsed:
         instant = parse_instant(value)
         if instant is not None:
             return At(instant)
-        raise InvalidArgument(f"{what} {value!r} is not understood; {_HELP}")
+        raise InvalidArgument(f"{what} {shown(value)} is not understood; {_HELP}")
     raise InvalidArgument(f"{what} cannot be {type(value).__name__}; {_HELP}")
 
 
@@ -67,6 +68,6 @@ def parse_for(value: object, partitions: int, what: str = "start") -> dict[int, 
     result: dict[int, Parsed] = {}
     for partition, each in value.items():
         if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < partitions:
-            raise InvalidArgument(f"{what} names partition {partition!r}; the topic has 0 to {partitions - 1}")
+            raise InvalidArgument(f"{what} names partition {shown(partition)}; the topic has 0 to {partitions - 1}")
         result[partition] = parse(each, f"{what} of partition {partition}")
     return result

@@ -42,6 +42,7 @@ from jjq.producer import Producer
 from jjq.pubsub import PubSub, publish
 from jjq.subscriber import Subscriber
 from jjq.topic import Topic
+from jjq.values import shown
 from jjq.wake import Listener
 
 if TYPE_CHECKING:
@@ -64,6 +65,9 @@ def open_store(
     `create_topics` is false.
     Raises StoreNotFound, StoreFormat (no store, or one of a later version), StoreError.
     """
+    given: object = path
+    if not isinstance(given, (str, os.PathLike)) or "\0" in os.fspath(given):
+        raise InvalidArgument(f"a store is a directory's path, not {shown(path)}")
     store = Store(Path(path), create=create, read_only=read_only, hot_bytes=hot_bytes, create_topics=create_topics)
     if maintenance and not store.read_only:
         store.begin_maintenance()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import math
 import os
 import threading
 import weakref
@@ -34,6 +33,7 @@ from jjq.errors import (
 )
 from jjq.feed import Feed, Place, watched
 from jjq.model import PartitionLag, Record
+from jjq.values import shown, timeout_s, whole
 from jjq.wake import until_found, wait_for
 
 if TYPE_CHECKING:
@@ -113,11 +113,11 @@ class Subscriber:
         holding it. Raises StoreReadOnly where the cursor cannot be moved.
         """
         self._check_writable("pop", "peek and poll")
-        return wait_for(self._pop_once, _seconds(timeout), self._listener)
+        return wait_for(self._pop_once, timeout_s(timeout), self._listener)
 
     def peek(self, timeout: float | None = 0.0) -> Record | None:
         """The record that the next pop gives, unless somebody else takes it first; moves nothing."""
-        return wait_for(self._peek_once, _seconds(timeout), self._listener)
+        return wait_for(self._peek_once, timeout_s(timeout), self._listener)
 
     def _pop_once(self) -> Record | None:
         with self._mutex:
@@ -188,7 +188,7 @@ class Subscriber:
         Partitions are merged fairly, each in order. Nothing durable happens until `commit`: who dies before it gets them
         again. Raises SubscriberBusy while another consumer polls this subscriber.
         """
-        most, seconds = _at_least_one(max_records), _seconds(timeout)
+        most, seconds = whole(max_records, "max_records", 1), timeout_s(timeout)
         with self._consuming():
             return wait_for(lambda: self._poll_once(most), seconds, self._listener) or []
 
@@ -500,22 +500,8 @@ def resolve_places(topic: Topic, start: Any, on_data_loss: str) -> dict[int, Pla
 
 def check_on_data_loss(value: object) -> str:
     if value not in ON_DATA_LOSS:
-        raise InvalidArgument(f"on_data_loss must be 'error' or 'skip', not {value!r}")
+        raise InvalidArgument(f"on_data_loss must be 'error' or 'skip', not {shown(value)}")
     return str(value)
-
-
-def _at_least_one(count: object) -> int:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise InvalidArgument(f"max_records must be a whole number from 1, not {count!r}")
-    return count
-
-
-def _seconds(timeout: object) -> float | None:
-    if timeout is None:
-        return None
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or math.isnan(timeout) or timeout < 0:
-        raise InvalidArgument(f"timeout must be seconds from 0, or None to wait for ever, not {timeout!r}")
-    return None if math.isinf(timeout) else float(timeout)
 
 
 def _after_fork_in_child() -> None:

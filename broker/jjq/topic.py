@@ -15,7 +15,7 @@ import pyarrow as pa
 from jjq import objects
 from jjq.catalog.channels import topic_is_paused
 from jjq.catalog.rows import TopicRow
-from jjq.clock import now_us, to_us
+from jjq.clock import now_us, stamp_us
 from jjq.config import TopicConfig
 from jjq.deferral import Delay, defer_all, delay_us
 from jjq.ephemeral import Bound
@@ -42,6 +42,7 @@ from jjq.schema import (
 )
 from jjq.staging import partition_of, prepare, split
 from jjq.start import At, Edge, Last, Parsed, parse_for
+from jjq.values import MOST, shown, whole
 
 if TYPE_CHECKING:
     from jjq.store import Store
@@ -51,8 +52,6 @@ Timestamp = datetime | int | None
 _MOST_BYTES = (1 << 31) - (1 << 20)  # of a message: Arrow's offsets have 32 bits
 _APPEND_BYTES = 32 << 20  # a larger table is staged and linked: atomic, and it holds no lock while it is written
 _RAW_METADATA = ("_partition", "_offset", "_timestamp", "_key")
-# Seconds and milliseconds of this century, taken for microseconds, are instants of 1970 to 1973.
-_SUSPICIOUS_US = range(100_000_000, 100_000_000_000_000)
 
 
 class Topic:
@@ -127,7 +126,7 @@ class Topic:
                 self.catch_up()
             if partition < self.partitions:
                 return partition
-        raise InvalidArgument(f"topic {self.name!r} has partitions 0 to {self.partitions - 1}, not {partition!r}")
+        raise InvalidArgument(f"topic {self.name!r} has partitions 0 to {self.partitions - 1}, not {shown(partition)}")
 
     @staticmethod
     def check_size(size: int, limit: int, what: str) -> None:
@@ -235,7 +234,12 @@ class Topic:
         Channels do not deliver them before `delay` (seconds) is over.
         `atomic=True` makes it one act over all partitions that the keys choose: all of it visible at once, or nothing.
         """
-        values = list(values)
+        try:
+            values = list(values)
+        except TypeError as error:
+            raise InvalidArgument(
+                f"push_many takes a list of values, not {type(values).__name__}; push takes one"
+            ) from error
         for name, given in (("keys", keys), ("headers", headers), ("timestamps", timestamps)):
             if given is not None and len(given) != len(values):
                 raise InvalidArgument(f"{len(values)} values and {len(given)} {name}: give one for each, or none")
@@ -306,7 +310,7 @@ class Topic:
         self.check_size(decoded_size(data), self.config.max_batch_bytes, "the batch")
         if timestamp is not None:
             if timestamp not in data.schema.names:
-                raise InvalidArgument(f"timestamp {timestamp!r} is no column of the data")
+                raise InvalidArgument(f"timestamp {shown(timestamp)} is no column of the data")
             stamps = data.column(timestamp)
         table = self._retry_schema(lambda: prepare(self, data, key=key, timestamps=stamps))
         self.check_size(table.nbytes, self.config.max_batch_bytes, "the batch")
@@ -409,7 +413,7 @@ class Topic:
                 )
             return None
         now = now_us()
-        return [now if each is None else _stamp(each) for each in (timestamps or [None] * rows)]
+        return [now if each is None else stamp_us(each) for each in (timestamps or [None] * rows)]
 
     # --- offsets -----------------------------------------------------------------------------------------------------
 
@@ -425,6 +429,7 @@ class Topic:
 
     def offset_for_timestamp(self, ts_us: int) -> dict[int, int | None]:
         """By partition the first offset whose timestamp is at least `ts_us` (microseconds), None if there is none."""
+        whole(ts_us, "a timestamp in microseconds", -MOST)
         self.catch_up()
         reader = self.reader
         return {partition: reader.seek_time(partition, ts_us) for partition in range(self.partitions)}
@@ -469,6 +474,10 @@ class Topic:
     def plan(self, partition: int, start: int, end: int, lineage: int | None = None, *, skip_lost: bool = False,
              ) -> list[Slice]:  # fmt: skip
         """Slices that together are the offsets `[start, end)` of a partition; see `LogReader.plan`."""
+        whole(start, "start")
+        whole(end, "end")
+        if lineage is not None:
+            whole(lineage, "lineage")
         return self.reader.plan(self.check_partition(partition), start, end, lineage=lineage, skip_lost=skip_lost)
 
     def read(
@@ -503,7 +512,9 @@ class Topic:
             raise InvalidArgument("columns is a list of names, not one str")
         unknown = [name for name in columns if name not in schema.names]
         if unknown:
-            raise InvalidArgument(f"topic {self.name!r} has no column {unknown[0]!r}; it has {', '.join(schema.names)}")
+            raise InvalidArgument(
+                f"topic {self.name!r} has no column {shown(unknown[0])}; it has {', '.join(schema.names)}"
+            )
         if len(set(columns)) != len(columns):
             raise InvalidArgument("a column is named twice")
         return pa.schema([schema.field(name) for name in columns])
@@ -512,9 +523,11 @@ class Topic:
     def check_metadata(names: Sequence[str]) -> tuple[str, ...]:
         if isinstance(names, str):
             raise InvalidArgument("metadata is a list of names, not one str")
-        unknown = [name for name in names if name not in METADATA_TYPES]
+        unknown = [name for name in names if name not in tuple(METADATA_TYPES)]
         if unknown or len(set(names)) != len(names):
-            raise InvalidArgument(f"metadata {list(names)} must be some of {', '.join(METADATA_TYPES)}, each once")
+            raise InvalidArgument(
+                f"metadata {shown(list(names))} must be some of {', '.join(METADATA_TYPES)}, each once"
+            )
         return tuple(names)
 
     def records(self, slices: Sequence[Slice]) -> Iterator[Record]:
@@ -573,20 +586,6 @@ class Topic:
 
     def unpause(self) -> None:
         self._store.pause_topic(self, False)
-
-
-def _stamp(value: datetime | int) -> int:
-    if isinstance(value, datetime):
-        return to_us(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidArgument(f"a timestamp is an aware datetime or microseconds since the epoch, not {value!r}")
-    if value in _SUSPICIOUS_US:
-        raise InvalidArgument(
-            f"timestamp {value} looks like seconds or milliseconds; pushes take microseconds, or an aware datetime"
-        )
-    if not -(1 << 62) < value < 1 << 62:
-        raise InvalidArgument(f"timestamp {value} is out of range")
-    return value
 
 
 def _positions(result: Commit, topic: str, now: int, places: Sequence[int] | None) -> Positions:

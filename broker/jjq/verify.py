@@ -25,6 +25,7 @@ from jjq.log.stream import stream_paths
 from jjq.model import Segment
 from jjq.reports import Problem, Progress, VerifyReport, no_progress
 from jjq.store import Store
+from jjq.values import between
 
 _ROUNDS = 20  # how often what vanished is looked up again before a busy partition is left for another time
 _EVER = 1 << 62
@@ -38,6 +39,8 @@ def verify(
     `sample` (0 to 1) reads only that share of the closed files; rows are compared all the same. A path is opened for
     reading. Raises StoreNotFound, and StoreFormat for a directory that is no store.
     """
+    if sample is not None:
+        between(sample, "sample", 0, 1)
     if isinstance(store, Store):
         return Verifier(store, progress, sample).run()
     try:

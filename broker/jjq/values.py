@@ -1,0 +1,46 @@
+"""Numbers that callers give: checked in one way, and said in messages however long they are."""
+
+from __future__ import annotations
+
+import math
+
+from jjq.errors import InvalidArgument
+
+MOST = 1 << 62  # what the catalog's 64 bits hold, also with a time added to it
+_EVER_S = 1e9  # thirty years of waiting are for ever
+_SHOWN = 200
+
+
+def shown(value: object) -> str:
+    """`repr` for a message: cut where it is long, and of numbers that Python writes no more."""
+    try:
+        text = repr(value)
+    except ValueError:  # sys.set_int_max_str_digits
+        return "a number of thousands of digits"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text):,} characters)"
+
+
+def whole(value: object, what: str, low: int = 0, high: int = MOST) -> int:
+    """A whole number from `low` to `high`; raises InvalidArgument."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        upper = "" if high == MOST else f" to {high}"
+        most = f"{what} can be at most {MOST}" if isinstance(value, int) and value > high == MOST else None
+        raise InvalidArgument(most or f"{what} must be a whole number from {low}{upper}, not {shown(value)}")
+    return value
+
+
+def timeout_s(timeout: object) -> float | None:
+    """Seconds to wait; None for ever. Raises InvalidArgument."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
+        raise InvalidArgument(f"timeout must be seconds from 0, or None to wait for ever, not {shown(timeout)}")
+    return None if timeout > _EVER_S else float(timeout)
+
+
+def between(value: object, what: str, low: float, high: float) -> float:
+    """A number, whole or not, from `low` to `high`; raises InvalidArgument."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        upper = "" if math.isinf(high) else f" to {high:g}"
+        raise InvalidArgument(f"{what} must be a number from {low:g}{upper}, not {shown(value)}")
+    return value

@@ -460,7 +460,18 @@ class Repair:
     # --- the rest of the catalog -------------------------------------------------------------------------------------
 
     def _cursors(self) -> None:
-        """A cursor beyond the end would skip what comes. One of an earlier lineage is told so when it is used."""
+        """A cursor beyond the end would skip what comes. One of an earlier lineage is told so when it is used. A partition
+        without one would never be read."""
+        with self._catalog.driver.write(durable=True) as tx:
+            filled = sum(
+                tx.run(name, topic_id=topic_id)
+                for topic_id, *_ in tx.rows("topics")
+                for name in ("fill_cursors", "fill_channel_partitions")
+            )
+        if filled:
+            self._report.notes.append(
+                f"{filled} partitions had no position of a subscriber or channel; they are read from 0"
+            )
         for each in self._catalog.subscribers():
             for partition, (offset, lineage) in self._catalog.cursors(each.id).items():
                 end = self._ends.get((each.topic_id, partition))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +72,9 @@ class Verifier:
         try:
             if not self._sound_catalog():
                 return self.report
+            before = {topic.id: topic.partitions for topic in self._catalog.topics()}
             cursors = self._cursors()
+            self._missing_cursors(before, cursors)
             topics = self._catalog.topics()
             self._total = sum(
                 size for topic in topics for _, size, _ in self._catalog.segment_counts(topic.id).values()
@@ -277,6 +279,21 @@ class Verifier:
             for each in all_channels(self._catalog.driver)
             for partition, (offset, lineage) in channel_places(self._catalog.driver, each.id).items()
         ]
+
+    def _missing_cursors(self, counts: Mapping[str, int], cursors: Sequence[tuple[str, str, int, int, int]]) -> None:
+        """A partition without a position would never be read. `counts` were read first, and both only grow together."""
+        found: dict[tuple[str, str], set[int]] = {}
+        for whose, topic_id, partition, _, _ in cursors:
+            found.setdefault((whose, topic_id), set()).add(partition)
+        for each in self._catalog.subscribers():
+            # They come and go with their positions, so one without any is damage, unless it has gone meanwhile.
+            if not self._catalog.cursors(each.id) and each in self._catalog.subscribers():
+                found.setdefault((f"subscriber {each.name!r}", each.topic_id), set())
+        for (whose, topic_id), partitions in found.items():
+            for partition in sorted(set(range(counts.get(topic_id, 0))) - partitions):
+                self._problem(
+                    "cursor", f"{whose} has no position in partition {partition}", "Run `jjq repair`", partition=partition
+                )  # fmt: skip
 
     def _check_cursors(self, cursors: Sequence[tuple[str, str, int, int, int]]) -> None:
         for whose, topic_id, partition, offset, lineage in cursors:

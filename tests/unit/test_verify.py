@@ -13,6 +13,7 @@ from jjq.errors import DamagedSegment
 from jjq.facts import Facts
 from jjq.log.check import check_active, check_segment
 from jjq.log.format import ENTRY_SIZE
+from jjq.repair import repair
 from jjq.verify import verify
 from tests.stores import assert_whole, flip, paths, roll, tables
 
@@ -382,3 +383,24 @@ def test_an_index_that_lost_its_end_is_found(store: jjq.Store, sync: str) -> Non
     assert problem.path == str(index)
     index.write_bytes(entries[: 6 * ENTRY_SIZE])
     assert "behind its end" in assert_whole(store.path).notes[0]
+
+
+@pytest.mark.parametrize("table", ["cursors", "channel_partitions"])
+def test_who_has_no_position_in_a_partition_is_found_and_gets_one(table: str, store: jjq.Store) -> None:
+    fill(store)
+    store.channel("plain", "c", create=True)
+    assert_whole(store)
+    sql(store, f"DELETE FROM {table} WHERE partition = 1")
+    assert "has no position in partition 1" in the_only_problem(store, "cursor").message
+    store.close()
+    assert any("are read from 0" in each for each in repair(store.path).notes)
+    assert_whole(store.path)
+    with jjq.open(store.path) as again:
+        assert again.subscriber("s").positions() == {0: 1, 1: 0}
+
+
+def test_a_subscriber_without_any_position_is_found(store: jjq.Store) -> None:
+    fill(store)
+    sql(store, "DELETE FROM cursors")
+    assert {each.code for each in store.verify().problems} == {"cursor"}
+    assert len(store.verify().problems) == 2

@@ -105,6 +105,11 @@ def parse_instant(text: str, now: int | None = None) -> int | None:
     return None
 
 
+def is_unit(name: str) -> bool:
+    """Whether a word is a unit of time, as in `-10 minutes`."""
+    return _unit_us(name.lower()) is not None
+
+
 def _unit_us(name: str) -> int | None:
     """Microseconds of a unit, in the singular or the plural; `ms` is itself and no plural."""
     return _UNITS.get(name) or _UNITS.get(name.removesuffix("s"))

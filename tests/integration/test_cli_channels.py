@@ -17,7 +17,7 @@ def orders(cli: Cli) -> Cli:
 
 def test_a_channel_is_made_once_with_its_settings(orders: Cli) -> None:
     assert orders.text("channel", "create", "orders", "work") == "channel work of topic orders created\n"
-    assert "has a channel 'work' already" in orders.error("channel", "create", "orders", "work", code=2)
+    assert "has a channel 'work' already" in orders.error("channel", "create", "orders", "work", code=1)
     assert "is there" in orders.text("channel", "create", "orders", "work", "--exist-ok", "--max-attempts", "9")
     made = orders.json(
         "channel", "create", "orders", "other", "--max-attempts", "none", "--ack-timeout", "5 min", "--dead-letter", "lost",
@@ -97,3 +97,13 @@ def test_deleting(orders: Cli) -> None:
     assert orders.json("channel", "delete", "orders", "work", "--yes")["depth"] == 3
     assert orders.json("channel", "list") == []
     assert "no channel 'work'" in orders.error("channel", "receive", "orders", "work")
+
+
+def test_a_channel_that_is_paused_says_so_to_who_would_wait_for_ever(orders: Cli) -> None:
+    orders.text("channel", "create", "orders", "work")
+    orders.text("channel", "pause", "orders", "work")
+    said = orders.error("channel", "receive", "orders", "work", code=4)
+    assert "channel work is paused and delivers nothing; `jjq channel unpause" in said
+    orders.text("channel", "unpause", "orders", "work")
+    orders.text("topic", "pause", "orders")
+    assert "`jjq topic unpause" in orders.error("channel", "receive", "orders", "work", code=4)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from jjq.cli.arguments import Misused, UsageError
 from jjq.cli.commands import build_parser
 from jjq.cli.exits import ERROR, INTERRUPTED, PIPE_CLOSED, USAGE
+from jjq.cli.wording import for_command_line
 from jjq.errors import InvalidArgument, JjqError, RecordTooLarge, SchemaMismatch
 
 
@@ -29,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Misused as error:
         return _report(UsageError.code, str(error), USAGE, as_json, by="")
     except JjqError as error:
-        return _report(error.code, error.message, _exit_code(error), as_json)
+        return _report(error.code, for_command_line(error.message), _exit_code(error), as_json)
     except OSError as error:
         # Those of the store are JjqErrors: this is a file that was named, or where the output goes.
         try:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 import jjq
+from jjq.clock import is_unit
 from jjq.errors import InvalidArgument
 
 DEFAULT_STORE = "jjq-data"
@@ -44,6 +45,9 @@ class Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
+        _, unknown, rest = message.partition("unrecognized arguments: ")
+        if unknown and is_unit(rest.split(" ")[0]):
+            message += f". A time of two words is quoted: '-10 {rest.split(' ')[0]}'"
         raise Misused(f"{self.prog}: {message}\nsee `{self.prog} --help`")
 
 

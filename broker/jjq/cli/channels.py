@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -28,6 +29,7 @@ from jjq.cli.arguments import (
 from jjq.cli.exits import NOTHING, OK
 from jjq.cli.records import add_output, writer_for
 from jjq.clock import parse_duration
+from jjq.errors import JjqError
 
 _AT_ONCE = 100
 # (option, argparse's arguments, help); those that are given are passed on under these names
@@ -124,6 +126,12 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(arguments, name) for name, _, _ in _SETTINGS if hasattr(arguments, name)}
 
 
+class ChannelExists(JjqError):
+    """There is one of that name already."""
+
+    code = "channel_exists"
+
+
 # --- making and showing ----------------------------------------------------------------------------------------------
 
 
@@ -131,7 +139,7 @@ def _create(arguments: argparse.Namespace) -> int:
     with open_store(arguments) as store:
         known = arguments.name in [each.name for each in store.channels(arguments.topic)]
         if known and not arguments.exist_ok:
-            raise UsageError(
+            raise ChannelExists(
                 f"topic {arguments.topic!r} has a channel {arguments.name!r} already; "
                 f"add --exist-ok to leave it as it is, or use `jjq channel alter`"
             )
@@ -230,6 +238,10 @@ def _receive(arguments: argparse.Namespace) -> int:
         open_store(arguments) as store,
         store.channel(arguments.topic, arguments.name, max_in_flight=room) as channel,
     ):
+        if channel.paused or channel.topic.paused:
+            what = f"channel {channel.name}" if channel.paused else f"topic {channel.topic.name}"
+            words = "channel unpause TOPIC NAME" if channel.paused else "topic unpause TOPIC"
+            print(f"jjq: {what} is paused and delivers nothing; `jjq {words}` lets it go on", file=sys.stderr)
         writer = writer_for(arguments)
         kept: list[jjq.Delivery] = []
         while left:

@@ -189,7 +189,14 @@ def _parsed(source: Source, number: int, line: bytes, fraction: Callable[[str], 
     try:
         return json.loads(line, parse_float=fraction)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{source.name}, line {number} is not JSON: {error}") from error
+        raise InputError(f"{source.name}, line {number} is not JSON: {error}{_spread(number, line)}") from error
+
+
+def _spread(number: int, line: bytes) -> str:
+    """What to do about a document that is spread over several lines, as pretty printers write it."""
+    if number > 1 or line.strip()[:1] not in (b"[", b"{"):
+        return ""
+    return ". Each line is a document: make it so with `jq -c '.[]'` for an array, `jq -c .` for objects, and push that"
 
 
 def _key_of(document: Any, key: str, where: str) -> bytes | None:
@@ -246,7 +253,9 @@ def _json_slowly(source: Source, number: int, lines: list[bytes], schema: pa.Sch
         document = _parsed(source, at, line, Decimal)
         where = f"{source.name}, line {at}"
         if not isinstance(document, dict):
-            raise InputError(f"{where} is no object of the topic's columns ({', '.join(schema.names)}); {_WANTED}")
+            raise InputError(
+                f"{where} is no object of the topic's columns ({', '.join(schema.names)}); {_WANTED}{_spread(at, line)}"
+            )
         row = {}
         for name, value in document.items():
             try:
@@ -406,7 +415,7 @@ def schema_of(path: Path) -> pa.Schema:
                 _, lines = next(line_blocks(source, _SCHEMA_BYTES, _SCHEMA_BYTES), (0, []))
                 odd = next((at for at, line in enumerate(lines, 1) if line.strip()[:1] not in (b"", b"{")), None)
                 if odd is not None:
-                    raise InputError(f"{path}, line {odd} is no JSON object: {_WANTED}")
+                    raise InputError(f"{path}, line {odd} is no JSON object: {_WANTED}{_spread(odd, lines[odd - 1])}")
                 return _json_schema(b"\n".join(lines))
         except (pa.ArrowInvalid, OSError) as error:
             raise InputError(f"{path}: {_first_line(error)}") from error

@@ -12,6 +12,7 @@ from jjq.cli import output
 from jjq.cli.arguments import (
     START_HELP,
     Commands,
+    UsageError,
     add_command,
     add_group,
     add_yes,
@@ -25,6 +26,7 @@ from jjq.cli.arguments import (
 )
 from jjq.cli.exits import NOTHING, OK
 from jjq.cli.records import add_output, writer_for
+from jjq.clock import is_unit
 from jjq.model import PartitionLag
 
 
@@ -121,6 +123,11 @@ def _peek(arguments: argparse.Namespace) -> int:
 
 
 def _create(arguments: argparse.Namespace) -> int:
+    if arguments.name is not None and isinstance(arguments.start, int) and is_unit(arguments.name):
+        raise UsageError(
+            f"is this the start '{arguments.start} {arguments.name}'? A time of two words is quoted; a subscriber with the name "
+            f"of a unit is made without a number as its start"
+        )
     with open_store(arguments) as store:
         made = store.create_subscriber(
             arguments.topic, arguments.name, start=arguments.start, on_data_loss=arguments.on_data_loss,

@@ -1,0 +1,33 @@
+"""What the library tells programs to do, as what to type."""
+
+from __future__ import annotations
+
+import re
+
+# What is said of Python's arguments, and of the command's.
+_SAID = (
+    ("; pass exist_ok=True to use it as it is", "; add --exist-ok to leave it as it is"),
+    (
+        "make it with timestamps='producer' to push them",
+        "make one with `jjq topic create --timestamps producer` to push them",
+    ),
+    ("raise the limit with alter_topic", "raise the limit with `jjq topic alter`"),
+    ("Add one with alter_topic(add_columns=...)", "Add one with `jjq topic alter --add-column NAME:TYPE`"),
+    ("make it with create=True", "make it with `jjq channel create`"),
+    ("make one with jjq.open(path) or `jjq topic create`", "make one with `jjq topic create`"),
+    (", or open it with read_only=True", ""),
+    ("batch_id ", "--batch "),
+    ("; get it again with store.topic(name)", ""),
+    (
+        "commit what belongs together at once (store.stage), or give each its own writer_id",
+        "give each its own --writer",
+    ),
+)
+_HANDLE = re.compile(r"; use it with store\.subscriber\('[^']*'\)")
+
+
+def for_command_line(message: str) -> str:
+    """An error's message in the words of the command line."""
+    for python, typed in _SAID:
+        message = message.replace(python, typed)
+    return _HANDLE.sub("", message)

@@ -1,0 +1,51 @@
+"""What goes wrong is said in the words of the command line, with what to type."""
+
+import re
+
+import pytest
+
+from jjq.cli.wording import for_command_line
+from tests.integration.conftest import Cli
+
+PYTHON = re.compile(r"\w+_\w+=|alter_topic|exist_ok|store\.\w+|jjq\.open|batch_id|True|None")
+
+
+@pytest.fixture
+def flights(cli: Cli) -> Cli:
+    cli.text("topic", "create", "flights", "--column", "n:int32", "--max-batch-bytes", "1KB")
+    cli.text("topic", "create", "plain")
+    cli.text("subscriber", "create", "plain", "billing")
+    cli.text("channel", "create", "plain", "work")
+    return cli
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "code", "said"),
+    [
+        (("topic", "create", "plain"), "", 1, "add --exist-ok"),
+        (("subscriber", "create", "plain", "billing"), "", 1, "there is a subscriber 'billing' of topic 'plain' already"),
+        (("channel", "create", "plain", "work"), "", 1, "add --exist-ok"),
+        (("channel", "show", "flights", "none"), "", 1, "make it with `jjq channel create`"),
+        (("push", "flights", "--format", "json"), '{"m": 1}', 1, "Add one with `jjq topic alter --add-column NAME:TYPE`"),
+        (("push", "flights", "--format", "json"), '{"n": 1}\n' * 999, 1, "raise the limit with `jjq topic alter`"),
+        (("push", "plain", "--writer", "w", "--batch", "-1"), "a", 2, "--batch must be"),
+        (("push", "plain", "--writer", "w", "--batch", str(1 << 64)), "a", 2, "--batch can be at most"),
+        (("--store", "nowhere", "verify"), "", 1, "make one with `jjq topic create`"),
+        (("tail", "plain", "--start", "-10", "minutes"), "", 2, "is quoted: '-10 minutes'"),
+        (("subscriber", "seek", "billing", "-1", "hour"), "", 2, "is quoted: '-10 hour'"),
+        (("subscriber", "create", "plain", "--start", "-10", "minutes"), "", 2, "is quoted"),
+        (("push", "flights", "--format", "json"), '[\n {"n": 1},\n {"n": 2}\n]', 1, "`jq -c '.[]'`"),
+        (("push", "flights", "--format", "json"), '{\n "n": 1\n}', 1, "`jq -c .`"),
+        (("push", "flights", "--format", "json"), '[{"n": 1}, {"n": 2}]', 1, "`jq -c '.[]'`"),
+    ],
+)  # fmt: skip
+def test_an_error_says_what_to_type(flights: Cli, arguments: tuple[str, ...], stdin: str, code: int, said: str) -> None:
+    message = flights.error(*arguments, stdin=stdin, code=code)
+    assert said in message
+    assert not PYTHON.search(message)
+    assert flights.json("topic", "describe", "flights")["records"] == 0
+    assert [each["name"] for each in flights.json("subscriber", "list")] == ["billing"]
+
+
+def test_other_messages_stay_as_they_are() -> None:
+    assert for_command_line("offset 17 is beyond the end") == "offset 17 is beyond the end"

@@ -2,6 +2,7 @@
 
 import re
 
+import pyarrow as pa
 import pytest
 
 from jjq.cli.wording import for_command_line
@@ -12,10 +13,11 @@ PYTHON = re.compile(r"\w+_\w+=|alter_topic|exist_ok|store\.\w+|jjq\.open|batch_i
 
 @pytest.fixture
 def flights(cli: Cli) -> Cli:
-    cli.text("topic", "create", "flights", "--column", "n:int32", "--max-batch-bytes", "1KB")
-    cli.text("topic", "create", "plain")
-    cli.text("subscriber", "create", "plain", "billing")
-    cli.text("channel", "create", "plain", "work")
+    with cli.open() as store:
+        store.create_topic("flights", schema=pa.schema([("n", pa.int32())]), max_batch_bytes=1024)
+        store.create_topic("plain")
+        store.create_subscriber("plain", "billing")
+        store.channel("plain", "work", create=True)
     return cli
 
 
@@ -43,8 +45,9 @@ def test_an_error_says_what_to_type(flights: Cli, arguments: tuple[str, ...], st
     message = flights.error(*arguments, stdin=stdin, code=code)
     assert said in message
     assert not PYTHON.search(message)
-    assert flights.json("topic", "describe", "flights")["records"] == 0
-    assert [each["name"] for each in flights.json("subscriber", "list")] == ["billing"]
+    with flights.open() as store:
+        assert store.topic("flights").describe()["records"] == 0
+        assert [each.name for each in store.subscribers()] == ["billing"]
 
 
 def test_other_messages_stay_as_they_are() -> None:

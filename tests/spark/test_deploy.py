@@ -55,8 +55,8 @@ def last_line(printed: str) -> Any:
 
 
 def rows(store: jjq.Store, topic: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = store.topic(topic).read().read_all().to_pylist()
-    return sorted(found, key=lambda row: str(row))
+    found = store.topic(topic).read(metadata=[]).read_all().to_pylist()
+    return sorted(found, key=str)
 
 
 def test_spark_submit_to_a_cluster_of_two_executors(store: jjq.Store, tmp_path: Path) -> None:

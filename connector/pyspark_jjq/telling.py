@@ -9,8 +9,6 @@ from __future__ import annotations
 from contextlib import ContextDecorator
 from types import TracebackType
 
-from jjq.errors import JjqError
-
 
 class telling(ContextDecorator):  # noqa: N801 - reads as a word of the language
     """Around what Spark calls, as a decorator or in a `with`."""
@@ -21,11 +19,15 @@ class telling(ContextDecorator):  # noqa: N801 - reads as a word of the language
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if error is None:
+            return
+        from jjq.errors import JjqError  # not above: Spark imports this with every look-up of a data source
+
         if isinstance(error, JjqError):
             _put_first(error)
 
 
-def _put_first(error: JjqError) -> None:
+def _put_first(error: BaseException) -> None:
     root: BaseException = error
     while (deeper := root.__cause__ or (None if root.__suppress_context__ else root.__context__)) is not None:
         root = deeper

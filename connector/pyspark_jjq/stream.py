@@ -116,6 +116,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         bases: dict[limits.Partition, Position] = {}
         for name, view in views.items():
             if not self._is_due(view):
+                gone |= self._replaced(start, view)
                 continue
             begin = reached[name] = self._begin(start, view)
             for p, each in view.offsets.items():
@@ -167,6 +168,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return True
         fixed = self._target.topics.get(view.name)
         return fixed is not None and fixed.id == view.id
+
+    def _replaced(self, start: Offsets, view: TopicView) -> dict[str, TopicPositions]:
+        """A topic that was made again after an AvailableNow query began: what comes is for the next run, what is lost is
+        said by this one."""
+        known = start.topics.get(view.name)
+        if known is None or known.gone or known.id == view.id:
+            return {}
+        self._recreated(view.name, known.id, view.id)
+        return {view.name: replace(known, gone=True)}
 
     def _begin(self, start: Offsets, view: TopicView) -> dict[int, Position]:
         """Where the next micro-batch begins in each partition: the earliest, where nothing was read before."""

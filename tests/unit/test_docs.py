@@ -103,6 +103,16 @@ def test_every_module_has_its_place_in_the_order_of_reading(module: str) -> None
     assert re.search(rf"[/`]{re.escape(module)}`\]", page("docs/reading.md")), module
 
 
+def test_every_test_that_the_page_on_exactly_once_names_is_there() -> None:
+    text = page("docs/exactly-once.md")
+    files, names = set(re.findall(r"`(tests/[\w/]+\.py)`", text)), set(re.findall(r"`(test_\w+)`", text))
+    assert len(files) >= 10
+    assert len(names) >= 10
+    assert [file for file in files if not (ROOT / file).is_file()] == []
+    there = "\n".join((ROOT / file).read_text(encoding="utf-8") for file in files)
+    assert [name for name in names if f"def {name}(" not in there] == []
+
+
 # --- links -----------------------------------------------------------------------------------------------------------
 
 

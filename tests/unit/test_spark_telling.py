@@ -1,12 +1,23 @@
 """What Spark shows of an error begins with what it is."""
 
+import io
 import traceback
 
 import pytest
 
 pytest.importorskip("pyspark_jjq.telling", reason="pyspark is not installed")
 
-from jjq.errors import DataLoss, InvalidArgument
+from pyspark.util import handle_worker_exception
+
+from jjq.errors import (
+    DamagedSegment,
+    DataLoss,
+    InvalidArgument,
+    JjqError,
+    SubscriberNotFound,
+    TopicNotFound,
+    WriterConflict,
+)
 from pyspark_jjq.telling import telling
 
 
@@ -30,6 +41,24 @@ def test_an_error_of_ours_is_the_first_line_and_the_last() -> None:
     lines = shown(caught.value)
     assert lines[0] == lines[-1] == "jjq.errors.DataLoss: records 3 to 5 are gone"
     assert caught.value.asked == 3
+
+
+@pytest.mark.parametrize("error", [TopicNotFound, SubscriberNotFound, DamagedSegment, WriterConflict])
+def test_errors_of_every_shape_are_told(error: type[JjqError]) -> None:
+    with pytest.raises(error) as caught:
+        fail(error("what is wrong"))
+    assert shown(caught.value)[0] == f"jjq.errors.{error.__name__}: what is wrong"
+
+
+def test_so_spark_writes_it_though_it_simplifies_tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_SIMPLIFIED_TRACEBACK", "1")  # as Spark sets it for its workers
+    written = io.BytesIO()
+    try:
+        fail(InvalidArgument("no such day"))
+    except InvalidArgument as error:
+        handle_worker_exception(error, written)
+    text = written.getvalue()[8:].decode()  # behind two numbers: what comes, and how long it is
+    assert text.splitlines()[0] == "jjq.errors.InvalidArgument: no such day"
 
 
 def test_so_it_is_where_another_error_caused_it() -> None:

@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 import jjq
 from jjq.errors import DamagedSegment
+from jjq.log import flat
 from jjq.log.format import ENTRY_SIZE
 from tests.crash.checks import Rows, open_alone
 
@@ -72,6 +74,14 @@ class Damaged:
         self.path.unlink()
         self.path.write_bytes(self.whole[:length])
         self.store.topic("t").reader.close()
+
+    def kept(self) -> int:
+        """Bytes of the head and the footer of a sealed file."""
+        if self.path.suffix != ".arrow":
+            return 0
+        end = len(self.whole) - 10  # of the footer, whose length and six letters follow
+        footer = self.whole[end - struct.unpack_from("<i", self.whole, end)[0] : end]
+        return len(self.whole) - sum(meta + body for _, meta, body in flat.read_blocks(footer))
 
     def notices(self, what: object, read: Read | None = None) -> bool:
         """True when a reader (None: one that has planned before) says so, False when the right rows came back."""
@@ -138,8 +148,8 @@ def test_every_flipped_bit_is_noticed_or_does_not_matter(damaged: Damaged) -> No
             # A reader that has verified the file before must not rely on that.
             noticed += damaged.notices(f"bit {bit} of byte {position}")
         damaged.write(bytes([byte]), position)
-    # A sealed file that is open keeps the head and the footer that it has verified.
-    assert noticed > 3 * len(damaged.whole)
+    # A sealed file that is open keeps the head and the footer that it has verified, here most of it.
+    assert noticed > 3 * (len(damaged.whole) - damaged.kept())
     assert not damaged.notices("mended", by_topic)
 
 

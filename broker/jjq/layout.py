@@ -119,14 +119,15 @@ def _listed(directory: Path) -> list[Path]:
 
 
 def catalog_is_lost(store: Path) -> bool:
-    """Whether a store that has topics has no catalog, or an empty file for one."""
+    """Whether a store that has topics, or lost them all, has no catalog, or an empty file for one."""
     path = store / CATALOG_FILES[0]
     try:
         if path.stat().st_size:
             return False
     except FileNotFoundError:
         pass
-    return bool(topic_directories(store))
+    # A store is founded with an empty `topics/`, before it has a catalog.
+    return bool(topic_directories(store)) or not (store / "topics").is_dir()
 
 
 def walk(store: Path) -> Iterator[Path]:

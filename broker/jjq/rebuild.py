@@ -57,9 +57,12 @@ Place = tuple[str, int]  # topic id, partition
 class Rebuild:
     """One attempt at a new catalog. Changes no file but the catalog it is given."""
 
-    def __init__(self, store: Path, older: Sequence[Catalog], report: RepairReport, boot_id: str) -> None:
+    def __init__(
+        self, store: Path, older: Sequence[Catalog], trusted: Sequence[Catalog], report: RepairReport, boot_id: str
+    ) -> None:
         self._store = store
         self._older = older  # catalogs that can still be read, the newest first
+        self._trusted = trusted  # of these: what they name and is not there is lost; others may be too old to say so
         self._report = report
         self._boot_id = boot_id
         self._topics: dict[str, Topic] = {}
@@ -99,18 +102,31 @@ class Rebuild:
             topic = self._known(directory, found)
             if topic is None:
                 continue
-            other = by_name.get(topic.row.name)
-            if other is not None:
-                # One was deleted, or never got its name, by a process that died. The other has records, or came first.
-                loser = min(topic, other, key=lambda each: (self._has_records(each), -each.row.created_at))
-                self._report.notes.append(
-                    f"topic {topic.row.name!r} is there twice; {loser.row.id} is now recovered-{loser.row.id[:8]}"
-                )
-                loser.row = replace(loser.row, name=f"recovered-{loser.row.id[:8]}")
-                by_name[loser.row.name] = loser
-                topic = other if loser is topic else topic
-            by_name[topic.row.name] = topic
+            self._name(topic, by_name)
+        for catalog in self._trusted:
+            for row in catalog.topics():
+                directory = self._store / "topics" / row.id
+                known = {each.row.id for each in by_name.values()}
+                if row.id in known or directory.is_dir():
+                    continue
+                topic = self._known(directory, None)
+                if topic is not None:
+                    self._report.notes.append(f"the directory of topic {row.name!r} was missing: {directory}")
+                    self._name(topic, by_name)
         self._topics = {each.row.id: each for each in by_name.values()}
+
+    def _name(self, topic: Topic, by_name: dict[str, Topic]) -> None:
+        other = by_name.get(topic.row.name)
+        if other is not None:
+            # One was deleted, or never got its name, by a process that died. The other has records, or came first.
+            loser = min(topic, other, key=lambda each: (self._has_records(each), -each.row.created_at))
+            self._report.notes.append(
+                f"topic {topic.row.name!r} is there twice; {loser.row.id} is now recovered-{loser.row.id[:8]}"
+            )
+            loser.row = replace(loser.row, name=f"recovered-{loser.row.id[:8]}")
+            by_name[loser.row.name] = loser
+            topic = other if loser is topic else topic
+        by_name[topic.row.name] = topic
 
     def _has_records(self, topic: Topic) -> bool:
         directory = self._store / "topics" / topic.row.id
@@ -347,14 +363,14 @@ class Rebuild:
     def _miss_active(self, topic: Topic, partition: int) -> None:
         """Says so when the file that was appended to is gone with its index: nobody knows how much was in it."""
         place = (topic.row.id, partition)
+        seen = set()
         for catalog in self._older:
-            if not _knows(catalog, place):
+            active = catalog.partition(*place).active if _knows(catalog, place) else None
+            if active is None or active in seen:
                 continue
-            active = catalog.partition(*place).active
-            if active is not None and not any(
-                (self._directory(place) / name).exists() for name in layout.names_of(active, "arrows")
-            ):
-                self._report.notes.append(
+            seen.add(active)
+            if not any((self._directory(place) / name).exists() for name in layout.names_of(active, "arrows")):
+                (self._report.gone if catalog in self._trusted else self._report.notes).append(
                     f"{active}.arrows of partition {partition} of topic {topic.row.name!r} is gone; what had been appended "
                     f"to it, and not rewritten since, is lost"
                 )

@@ -66,12 +66,17 @@ def repair(path: str | os.PathLike[str], progress: Progress | None = None) -> Re
         try:
             for path in layout.misplaced(root):
                 quarantine.take(path, _MISPLACED)
-            for name in DIRECTORIES:
-                files.make_dirs(root / name)
             _repair_identity(root, quarantine, report)
             reason, catalog = _assess(root)
+            bare = not (root / "topics").is_dir()
+            if bare and catalog is None:
+                report.gone.append(
+                    f"{root / 'topics'} was missing; nobody knows of all topics and records that were in it"
+                )
+            for name in DIRECTORIES:
+                files.make_dirs(root / name)
             if reason is not None:
-                _rebuild(root, reason, catalog, quarantine, report)
+                _rebuild(root, reason, catalog, bare, quarantine, report)
             elif catalog is not None:
                 catalog.close()
         except BaseException:
@@ -220,8 +225,10 @@ def _forgotten(root: Path, catalog: Catalog, row: PartitionRow) -> Path | None:
     return None
 
 
-def _rebuild(root: Path, reason: str, sound: Catalog | None, quarantine: Quarantine, report: RepairReport) -> None:
-    """Makes the catalog again beside the old one, then puts it in its place."""
+def _rebuild(
+    root: Path, reason: str, sound: Catalog | None, bare: bool, quarantine: Quarantine, report: RepairReport
+) -> None:
+    """Makes the catalog again beside the old one, then puts it in its place. `bare`: the store had no `topics/`."""
     report.rebuilt = reason
     rebuilt = root / layout.REBUILT
     for path in sorted(root.glob(f"{layout.REBUILT}*")):
@@ -233,7 +240,9 @@ def _rebuild(root: Path, reason: str, sound: Catalog | None, quarantine: Quarant
     driver = SqliteDriver(rebuilt, root / "catalog.lock")
     try:
         driver.migrate()
-        Rebuild(root, older, report, boot_id()).into(Catalog(driver))
+        # What only a backup knows may have been deleted since, unless everything is gone.
+        trusted = older if bare else [] if sound is None else [sound]
+        Rebuild(root, older, trusted, report, boot_id()).into(Catalog(driver))
     finally:
         driver.close()
         for each in older:
@@ -299,6 +308,7 @@ class Repair:
             self._what = topic.name
             facts = Facts(self._store, topic.id)
             for partition in range(topic.partitions):
+                self._directory(topic, partition)
                 _, segments = self._catalog.segments(topic.id, partition, 0, _EVER)
                 before = NO_TS
                 for segment in segments:
@@ -317,6 +327,13 @@ class Repair:
     def _tick(self, size: int) -> None:
         self._done += size
         self._progress(min(self._done, self._total), self._total, self._what)
+
+    def _directory(self, topic: TopicRow, partition: int) -> None:
+        """Nothing could be appended to a partition without one."""
+        directory = self._store.partition_dir(topic.id, partition)
+        if not directory.is_dir():
+            files.make_dirs(directory)
+            self._report.notes.append(f"{directory} of topic {topic.name!r} was missing")
 
     def _segment(self, topic: TopicRow, facts: Facts, partition: int, segment: Segment, before: int) -> int:
         """Checks a closed segment and saves what is whole of a damaged one. `before` is the highest timestamp before it;

@@ -116,8 +116,9 @@ class LostRange:
 class RepairReport:
     """What repair did. `rebuilt` is why the catalog was made again, None when it was not.
 
-    `saved` counts records that were copied out of damaged files; `lost` names those that could not be. `quarantined`
-    are the files taken out of the way (paths relative to the store, where they are now).
+    `saved` counts records that were copied out of damaged files; `lost` names those that could not be, and `gone` says what
+    is lost of which nobody knows how much it was. `quarantined` are the files taken out of the way (paths relative to the
+    store, where they are now).
     """
 
     path: str
@@ -129,6 +130,7 @@ class RepairReport:
     bytes: int = 0
     saved: int = 0
     lost: list[LostRange] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
     quarantined: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -148,6 +150,7 @@ class RepairReport:
             f"lost: offsets {each.start} to {each.end - 1} of partition {each.partition} of topic {each.topic!r}"
             for each in self.lost
         ]
+        lines += [f"lost: {each}" for each in self.gone]
         lines += [f"quarantined: {each}" for each in self.quarantined]
         lines += [f"note: {each}" for each in self.notes]
         return "\n".join(lines)

@@ -111,7 +111,7 @@ class Store:
             if lost:
                 # SQLite would begin a new one, and the store would look empty.
                 raise StoreFormat(
-                    f"{self.path / 'catalog.db'} is missing and there are topics; run `jjq repair`, which builds it again",
+                    f"{self.path / 'catalog.db'} is missing, and the store has had topics; run `jjq repair`, which builds it again",
                     path=str(self.path / "catalog.db"),
                 )
             if not self.read_only:

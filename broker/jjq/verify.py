@@ -126,6 +126,7 @@ class Verifier:
             )
         self._topic_file(topic)
         for row in rows:
+            self._partition_directory(topic, row)
             self._partition(topic, facts, row.partition)
 
     def _topic_file(self, topic: TopicRow) -> None:
@@ -138,6 +139,15 @@ class Verifier:
             )  # fmt: skip
         elif topicfile.differs(self._store.path, self._catalog, topic):
             self.report.notes.append(f"{path} is older than the catalog; `jjq maintain` brings it up to date")
+
+    def _partition_directory(self, topic: TopicRow, row: PartitionRow) -> None:
+        path = self._store.partition_dir(topic.id, row.partition)
+        if not path.is_dir():  # made before the row, and removed after it
+            self._catalog.partition(topic.id, row.partition)  # raises if the topic has gone meanwhile
+            self._problem(
+                "missing", f"the directory {path} is missing", "Put it back from a copy, or run `jjq repair`",
+                topic.name, row.partition, str(path),
+            )  # fmt: skip
 
     def _partition(self, topic: TopicRow, facts: Facts, partition: int) -> None:
         self.report.partitions += 1
@@ -218,8 +228,9 @@ class Verifier:
                 "damaged", error.message, "Run `jjq repair`", topic.name, partition, error.path, start, end
             )  # fmt: skip
         elif isinstance(error, FileNotFoundError):
+            to = f"to {end - 1}" if end > start else "and up"  # of an active file nobody knows
             self._problem(
-                "missing", f"{error.filename or path} is missing: offsets {start} to {end - 1}", "Put it back from a copy, or "
+                "missing", f"{error.filename or path} is missing: offsets {start} {to}", "Put it back from a copy, or "
                 "run `jjq repair`", topic.name, partition, str(error.filename or path), start, end,
             )  # fmt: skip
         else:

@@ -63,7 +63,7 @@ def _repair(arguments: argparse.Namespace) -> int:
         output.document(report.to_dict())
     else:
         print(report)
-    return DAMAGE if report.lost else OK
+    return DAMAGE if report.lost or report.gone else OK
 
 
 def _maintain(arguments: argparse.Namespace) -> int:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from jjq.config import MAX_PARTITIONS
 from jjq.errors import InvalidArgument
-from pyspark_jjq.words import json_object, names_in
+from jjq.values import shown
+from pyspark_jjq.words import json_object, names_in, shown_json
 
 OPTIONS = ("subscribe", "topic", "subscribePattern", "assign")
 
@@ -68,12 +69,14 @@ def _assigned(text: str) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
     for topic, inside in json_object(text, "assign", f"JSON of topics and partitions such as {example}").items():
         if not isinstance(inside, list) or not inside:
-            raise InvalidArgument(f"assign: topic {topic!r} has {json.dumps(inside)}; write it as in {example}")
+            raise InvalidArgument(f"assign: topic {topic!r} has {shown_json(inside)}; write it as in {example}")
         for partition in inside:
-            if isinstance(partition, bool) or not isinstance(partition, int) or partition < 0:
-                raise InvalidArgument(f"assign: a partition is a number from 0, not {json.dumps(partition)}")
+            if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < MAX_PARTITIONS:
+                raise InvalidArgument(
+                    f"assign: a partition is a number from 0 to {MAX_PARTITIONS - 1}, not {shown_json(partition)}"
+                )
         if len(set(inside)) != len(inside):
-            raise InvalidArgument(f"assign names a partition of topic {topic!r} twice: {json.dumps(inside)}")
+            raise InvalidArgument(f"assign names a partition of topic {topic!r} twice: {shown_json(inside)}")
         found[topic] = tuple(sorted(inside))
     if not found:
         raise InvalidArgument(f"assign names no topic; write it as in {example}")
@@ -111,7 +114,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
             return re.escape(quoted)
         if (named := found["named"]) is not None:
             if named not in _CLASSES or (inside and found["negated"] == "P"):
-                raise InvalidArgument(f"subscribePattern {pattern!r}: {found[0]} is not known here; {_SUPPORTED}")
+                raise InvalidArgument(f"subscribePattern {shown(pattern)}: {found[0]} is not known here; {_SUPPORTED}")
             members = _CLASSES[named]
             return members if inside else f"[{'^' if found['negated'] == 'P' else ''}{members}]"
         if found["group"] is not None:
@@ -122,7 +125,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
             return r"\Z"
         if found["bracket"] is not None:
             if inside and found["bracket"] == "[":
-                raise InvalidArgument(f"subscribePattern {pattern!r} has a class in a class; {_SUPPORTED}")
+                raise InvalidArgument(f"subscribePattern {shown(pattern)} has a class in a class; {_SUPPORTED}")
             inside = found["bracket"] == "["
         return found[0]
 
@@ -131,7 +134,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
             warnings.simplefilter("error", FutureWarning)  # for [a&&b] and [[a]b], which mean something else in Java
             return re.compile(_JAVAS.sub(translated, pattern), re.ASCII)
     except (re.error, FutureWarning, OverflowError) as error:
-        raise InvalidArgument(f"subscribePattern {pattern!r} cannot be read: {error}; {_SUPPORTED}") from None
+        raise InvalidArgument(f"subscribePattern {shown(pattern)} cannot be read: {error}; {_SUPPORTED}") from None
 
 
 _SUPPORTED = "write an expression such as 'flights-.*' or 'a|b', without Java's nested classes and &&"

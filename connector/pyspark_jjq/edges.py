@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jjq import clock
+from jjq.config import MAX_PARTITIONS
 from jjq.errors import InvalidArgument
+from jjq.values import shown
 from pyspark_jjq.choice import Choice
-from pyspark_jjq.words import LONG_MAX, json_object, nearest
+from pyspark_jjq.words import LONG_MAX, json_object, nearest, number, shown_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def parse_offsets(text: str, option: str, choice: Choice) -> Edge | ByTopic:
                 _partition(partition, option): _offset(offset, option, topic) for partition, offset in inside.items()
             }
         else:
-            raise InvalidArgument(f"{option}: topic {topic!r} has {json.dumps(inside)}; write it as in {example}")
+            raise InvalidArgument(f"{option}: topic {topic!r} has {shown_json(inside)}; write it as in {example}")
         if option.startswith("ending") and _asks_earliest(by_topic[topic]):
             raise InvalidArgument(
                 f"{option} cannot be earliest (-2) for topic {topic!r}: an end is an offset or latest"
@@ -106,7 +107,7 @@ def _times_by_topic(text: str, option: str, choice: Choice) -> TimesByTopic:
     by_topic: dict[str, Mapping[int, int]] = {}
     for topic, inside in json_object(text, option, f"JSON such as {example}").items():
         if not isinstance(inside, dict):
-            raise InvalidArgument(f"{option}: topic {topic!r} has {json.dumps(inside)}; write it as in {example}")
+            raise InvalidArgument(f"{option}: topic {topic!r} has {shown_json(inside)}; write it as in {example}")
         by_topic[topic] = {
             _partition(partition, option): _instant_us(_whole(ms, option, example), option)
             for partition, ms in inside.items()
@@ -117,7 +118,7 @@ def _times_by_topic(text: str, option: str, choice: Choice) -> TimesByTopic:
 
 def _whole(ms: object, option: str, example: str) -> str:
     if isinstance(ms, bool) or not isinstance(ms, int):
-        raise InvalidArgument(f"{option} takes epoch milliseconds as numbers, as in {example}, not {json.dumps(ms)}")
+        raise InvalidArgument(f"{option} takes epoch milliseconds as numbers, as in {example}, not {shown_json(ms)}")
     return str(ms)
 
 
@@ -138,16 +139,19 @@ def _edge(text: str) -> Edge | None:
 
 
 def _partition(text: str, option: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise InvalidArgument(f"{option}: a partition is a number from 0, written as text, not {text!r}")
-    return int(text)
+    partition = number(text)
+    if partition is None or partition >= MAX_PARTITIONS:
+        raise InvalidArgument(
+            f"{option}: a partition is a number from 0 to {MAX_PARTITIONS - 1}, written as text, not {shown(text)}"
+        )
+    return partition
 
 
 def _offset(value: object, option: str, topic: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not -2 <= value <= LONG_MAX:
         raise InvalidArgument(
             f"{option}: an offset of topic {topic!r} is a whole number from 0, -1 for latest or -2 for earliest, "
-            f"not {json.dumps(value)}"
+            f"not {shown_json(value)}"
         )
     return value
 
@@ -160,19 +164,22 @@ def _instant_us(text: str, option: str) -> int:
     """Microseconds since the epoch of epoch milliseconds, ISO-8601 with a zone, or a time relative to now."""
     digits = text.removeprefix("-")
     if digits.isascii() and digits.isdigit():
-        ms = int(text)
-        if 0 < ms < _MS_LOW or ms >= _MS_HIGH or ms < 0:
-            unit = "seconds" if 0 < ms < _MS_LOW else "microseconds or nanoseconds"
-            hint = f" ({unit} were meant?)" if ms > 0 else ""
+        ms = number(text)
+        if ms is None or 0 < ms < _MS_LOW or ms >= _MS_HIGH:
+            unit = "seconds" if ms is not None and ms < _MS_LOW else "microseconds or nanoseconds"
+            hint = "" if text.startswith("-") else f" ({unit} were meant?)"
             raise InvalidArgument(
-                f"{option} {text} is not plausible as milliseconds since 1970{hint}; "
+                f"{option} {text if len(text) < 100 else shown(text)} is not plausible as milliseconds since 1970{hint}; "
                 "write milliseconds, or ISO-8601 with a zone such as 2013-01-01T10:00:00Z"
             )
         return ms * 1000
-    us = clock.parse_instant(text)
+    try:
+        us = clock.parse_instant(text)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{option}: {error.message}") from None
     if us is None:
         raise InvalidArgument(
             f"{option} is milliseconds since 1970, ISO-8601 with a zone such as 2013-01-01T10:00:00Z, "
-            f"or relative such as '-10 minutes', not {text!r}"
+            f"or relative such as '-10 minutes', not {shown(text)}"
         )
     return us

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from jjq.errors import InvalidArgument
 from jjq.model import check_name
+from jjq.values import shown
 from pyspark_jjq.choice import Choice, parse_choice
 from pyspark_jjq.edges import Bound, parse_bound
-from pyspark_jjq.words import LONG_MAX, names_in, nearest
+from pyspark_jjq.words import LONG_MAX, names_in, nearest, number
 
 log = logging.getLogger("jjq.spark")
 
@@ -144,9 +145,12 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
 def parse_sink(options: Mapping[str, str]) -> SinkOptions:
     """Raises InvalidArgument with what to write instead."""
     given = _known(options, SINK_OPTIONS, SOURCE_OPTIONS, "write")
-    batch_id = given.get("batchid")
-    if batch_id is not None and not (batch_id.isascii() and batch_id.isdigit() and int(batch_id) <= LONG_MAX):
-        raise InvalidArgument(f"batchId is a whole number from 0, such as the one foreachBatch gives, not {batch_id!r}")
+    batch_text = given.get("batchid")
+    batch_id = None if batch_text is None else number(batch_text)
+    if batch_text is not None and batch_id is None:
+        raise InvalidArgument(
+            f"batchId is a whole number from 0 to {LONG_MAX}, such as the one foreachBatch gives, not {shown(batch_text)}"
+        )
     return SinkOptions(
         path=_path(given, options),
         topic=given.get("topic"),
@@ -155,7 +159,7 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
         partitions=_positive(given, "partitions"),
         key_column=given.get("keycolumn"),
         writer_id=given.get("writerid"),
-        batch_id=None if batch_id is None else int(batch_id),
+        batch_id=batch_id,
     )
 
 
@@ -208,7 +212,7 @@ def _metadata(given: Mapping[str, str]) -> tuple[str, ...]:
     names = names_in(given, "metadata") if given.get("metadata") else ()
     for name in names or ():
         if name not in METADATA_COLUMNS:
-            raise InvalidArgument(f"{name!r} is no metadata column; {nearest(name, METADATA_COLUMNS)}")
+            raise InvalidArgument(f"metadata: {shown(name)} is no metadata column; {nearest(name, METADATA_COLUMNS)}")
     return names or ()
 
 
@@ -217,14 +221,14 @@ def _bool(given: Mapping[str, str], option: str, default: bool) -> bool:
     if text is None:
         return default
     if text.lower() not in ("true", "false"):
-        raise InvalidArgument(f"{option} is true or false, not {text!r}")
+        raise InvalidArgument(f"{option} is true or false, not {shown(text)}")
     return text.lower() == "true"
 
 
 def _one_of(given: Mapping[str, str], option: str, choices: tuple[str, ...], default: str) -> str:
     text = given.get(option.lower(), default).lower()
     if text not in choices:
-        raise InvalidArgument(f"{option} is {' or '.join(choices)}, not {text!r}")
+        raise InvalidArgument(f"{option} is {' or '.join(choices)}, not {shown(text)}")
     return text
 
 
@@ -232,9 +236,10 @@ def _positive(given: Mapping[str, str], option: str) -> int | None:
     text = given.get(option.lower())
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit() and 0 < int(text) <= LONG_MAX):
-        raise InvalidArgument(f"{option} is a whole number from 1 to {LONG_MAX}, not {text!r}")
-    return int(text)
+    value = number(text)
+    if not value:
+        raise InvalidArgument(f"{option} is a whole number from 1 to {LONG_MAX}, not {shown(text)}")
+    return value
 
 
 # Spark's spelling of durations; a bare number is milliseconds, as there.
@@ -247,5 +252,5 @@ def _seconds(given: Mapping[str, str], option: str, default: float) -> float:
         return default
     found = re.fullmatch(r"([0-9]{1,15})\s*([a-z]*)", text.lower())
     if found is None or found[2] not in _UNITS_S:
-        raise InvalidArgument(f"{option} is a number with us, ms, s, m, h or d, such as 15m or 30s, not {text!r}")
+        raise InvalidArgument(f"{option} is a number with us, ms, s, m, h or d, such as 15m or 30s, not {shown(text)}")
     return int(found[1]) * _UNITS_S[found[2]]

@@ -3,6 +3,7 @@
 import logging
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -243,6 +244,76 @@ def test_the_sink_takes_its_own_options() -> None:
 def test_a_batch_id_is_a_number_from_0(value: str) -> None:
     with pytest.raises(InvalidArgument, match="batchId is a whole number from 0"):
         parse_sink({"path": "p", "topic": "t", "batchId": value})
+
+
+# --- numbers that nothing can hold
+
+_LONG = "9" * 5000
+_ODD = [
+    "-1",
+    str(2**63),
+    str(2**64),
+    _LONG,
+    f"-{_LONG}",
+    f"0{_LONG}",
+    "nan",
+    "NaN",
+    "inf",
+    "-inf",
+    "1e400",
+    "1e5",
+    "0x10",
+    "９",
+]
+_COUNTS = [
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "minPartitions",
+    "maxRecordsPerPartition",
+]
+_TRUTHS = ["failOnDataLoss", "pushDownPredicate", "includeHeaders"]
+_TIMES = ["startingTimestamp", "endingTimestamp"]
+_TIMES_BY_TOPIC = ["startingOffsetsByTimestamp", "endingOffsetsByTimestamp"]
+_OFFSETS = ["startingOffsets", "endingOffsets"]
+_INSIDE = ['{"flights":{"0":%s}}', '{"flights":{"%s":1357034400000}}', '{"flights":%s}', "%s", "[" * 100_000 + "%s"]
+
+
+def refused(parse: Callable[[dict[str, str]], object], given: dict[str, str], option: str) -> None:
+    """The error names the option, and can be read though the value is long."""
+    with pytest.raises(InvalidArgument) as caught:
+        parse(given)
+    assert str(caught.value).startswith(option)
+    assert len(str(caught.value)) < 700
+
+
+@pytest.mark.parametrize("value", _ODD, ids=lambda value: value[:24])
+def test_numbers_that_cannot_be_are_refused_by_the_name_of_their_option(value: str) -> None:
+    for option in (*_COUNTS, *_TRUTHS, *_TIMES, "metadata", "startingOffsetsByTimestampStrategy"):
+        refused(parse_source, BASE | {option: value}, option)
+    for option in (*_OFFSETS, *_TIMES_BY_TOPIC):
+        for inside in _INSIDE:
+            # An end may be -1, latest.
+            if (option, inside, value) not in {(each, _INSIDE[0], "-1") for each in _OFFSETS}:
+                refused(parse_source, BASE | {option: inside % value}, option)
+    for inside in ('{"flights":[%s]}', '{"flights":[0,%s]}', '{"flights":%s}', "%s"):
+        refused(parse_source, {"path": "p", "assign": inside % value}, "assign")
+    for text in (value, f"{value} m", f"{value}s"):
+        if text != "1e5":
+            refused(parse_source, BASE | {"maxTriggerDelay": text}, "maxTriggerDelay")
+    for option in ("partitions", "batchId", "createTopic", "mergeSchema"):
+        refused(parse_sink, {"path": "p", "topic": "t", option: value}, option)
+
+
+def test_zeros_before_a_number_do_not_count() -> None:
+    assert source(maxOffsetsPerTrigger="0" * 5000 + "7").max_offsets_per_trigger == 7
+    assert parse_sink({"path": "p", "topic": "t", "batchId": "000"}).batch_id == 0
+
+
+@pytest.mark.parametrize("text", [f"-{_LONG} minutes", f"{_LONG}-01-01T00:00:00Z", "-nan s", "-inf days", "-1e400 s"])
+def test_times_that_no_calendar_has_are_refused_by_the_name_of_their_option(text: str) -> None:
+    for option in _TIMES:
+        refused(parse_source, BASE | {option: text}, option)
 
 
 def test_the_first_look_up_imports_neither_pandas_nor_the_engine() -> None:

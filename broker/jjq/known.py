@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jjq.store import Store
 
 _ROOT = (
-    "jjq.json", "store.lock", "catalog.lock", layout.MAINTENANCE_LOCK, layout.BACKUP, layout.REBUILT,
+    "jjq.json", "store.lock", "catalog.lock", layout.MAINTENANCE_LOCK, layout.OBJECTS_LOCK, layout.BACKUP, layout.REBUILT,
     *layout.CATALOG_FILES,
 )  # fmt: skip
 

@@ -26,6 +26,7 @@ CATALOG_FILES = ("catalog.db", "catalog.db-wal", "catalog.db-shm")
 BACKUP = "catalog.backup.db"
 REBUILT = "catalog.rebuilt.db"
 MAINTENANCE_LOCK = "maintenance.lock"
+OBJECTS_LOCK = "objects.lock"
 
 _CHECKSUM = "crc32c"
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -38,7 +39,9 @@ _PRESENCE = re.compile(
 _DIRECTORY = re.compile(
     r"topics(/[0-9a-f]{32}(/\d+|/holders)?)?|links|quarantine|subscribers|pubsub|channels(/\d+)?|objects(/[0-9a-f]{2})?"
 )
-_ROOT_FILES = frozenset(("jjq.json", "store.lock", "catalog.lock", MAINTENANCE_LOCK, BACKUP, *CATALOG_FILES))
+_ROOT_FILES = frozenset(
+    ("jjq.json", "store.lock", "catalog.lock", MAINTENANCE_LOCK, OBJECTS_LOCK, BACKUP, *CATALOG_FILES)
+)
 _SEGMENT_FIELDS = tuple(field.name for field in fields(Segment))
 
 

@@ -4,7 +4,8 @@ An object is a file in the store, named by the SHA-256 of its content and kept o
 record refers to it in its header `jjq-object`. The object goes when retention has taken the last of those records.
 
 A reference has its row before the object is looked for and before the record is pushed, and objects are removed only
-inside a catalog transaction that sees no row: so what a record refers to is there.
+inside a catalog transaction that sees no row: so what a record refers to is there. A row without an offset is somebody's
+who pushes, and holds `objects.lock`, or of one who died and may have pushed the record or not.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from jjq import files
+from jjq import files, layout
 from jjq.clock import now_us
 from jjq.errors import DamagedSegment, InvalidArgument, JjqError
 from jjq.model import Position, Record
@@ -34,7 +35,7 @@ HEADER = "jjq-object"
 _CHUNK_BYTES = 1 << 20
 _REFERENCE = re.compile(r"sha256:([0-9a-f]{64})")
 # A push that died between its reference and its record leaves a row without an offset. It is dropped once nothing of the
-# topic is as old as it is, with this much allowed for clocks.
+# topic is as old as when that was found, with this much allowed for clocks.
 _MARGIN_US = 86_400_000_000
 
 Source = str | os.PathLike[str] | bytes | IO[bytes]
@@ -66,6 +67,14 @@ def push_file(
         raise InvalidArgument(
             f"the header {HEADER!r} is what push_file adds; push the record with another name for yours"
         )
+    with _pushing(store):
+        return _push(topic, store, source, value, pairs, key, timestamp, partition)
+
+
+def _push(
+    topic: Topic, store: Store, source: Source, value: Any, pairs: list[tuple[str, bytes | None]],
+    key: bytes | str | None, timestamp: Timestamp, partition: int | None,
+) -> Position:  # fmt: skip
     with files.translated("keep an object in", store.path), _opened(source) as stream, _Incoming(store) as incoming:
         incoming.take(stream)
         digest = incoming.digest
@@ -90,6 +99,19 @@ def push_file(
     with store.catalog.driver.write(durable=True) as tx:
         tx.run("place_object_reference", id=reference, partition=position.partition, record_offset=position.offset)
     return position
+
+
+@contextlib.contextmanager
+def _pushing(store: Store) -> Iterator[None]:
+    """Shared with all who push objects, and awaited by nobody: as long as it is held, no clock makes their rows old."""
+    path = store.path / layout.OBJECTS_LOCK
+    with files.translated("lock", path):
+        fd = files.open_lock(path)
+    try:
+        files.lock(fd, shared=True)
+        yield
+    finally:
+        files.close(fd)
 
 
 @contextlib.contextmanager
@@ -199,6 +221,7 @@ def sweep(store: Store) -> tuple[int, int]:
     with store.catalog.driver.write(durable=True) as tx:
         tx.run("drop_passed_references")
         tx.run("drop_orphaned_references", before=now - _MARGIN_US, margin=_MARGIN_US)
+    _mark_orphans(store, now)
     candidates = store.catalog.driver.rows("unreferenced_objects")
     for digest, size in candidates:
         # One at a time: the file goes while the catalog's lock keeps new references away.
@@ -209,6 +232,22 @@ def sweep(store: Store) -> tuple[int, int]:
                 tx.run("drop_object", hash=digest)
                 removed, freed = removed + 1, freed + size
     return removed, freed
+
+
+def _mark_orphans(store: Store, now: int) -> None:
+    """Notes of rows whose push has died that this was so by now: a record that came after all is no younger. While objects
+    are pushed all the time this waits, which only keeps an object longer."""
+    path = store.path / layout.OBJECTS_LOCK
+    if not store.catalog.driver.rows("unplaced_references"):
+        return
+    with files.translated("lock", path):
+        fd = files.open_lock(path)
+    try:
+        if files.lock(fd, wait=False):
+            with store.catalog.driver.write(durable=True) as tx:
+                tx.run("mark_orphaned_references", now=now)
+    finally:
+        files.close(fd)
 
 
 def problems(store: Store) -> list[tuple[str, str]]:

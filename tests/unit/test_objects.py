@@ -3,13 +3,17 @@
 import io
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import jjq
 from jjq import files, objects
+from jjq.clock import now_us
+from jjq.log import partition
 from jjq.repair import repair
+from tests.stores import roll
 
 
 @pytest.fixture
@@ -121,6 +125,63 @@ def test_a_crash_on_the_way_in_never_leaves_a_record_without_its_object(
     topic.push_file(b"during")
     assert [content(store, record) for record in records(store, "t")] == [b"before", b"during"]
     assert objects.problems(store) == []
+
+
+DAY_US = 86_400_000_000
+
+
+def at(patched: pytest.MonkeyPatch, days: int) -> None:
+    """The wall clock of all that keeps times here, so many days from now."""
+    for module in (objects, partition):
+        patched.setattr(module, "now_us", lambda: now_us() + days * DAY_US)
+
+
+def test_a_sweep_long_after_an_object_and_before_its_record_leaves_the_object(
+    store: jjq.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = store.create_topic("t")
+    push = jjq.Topic.push
+
+    def late(*arguments: Any, **options: Any) -> jjq.Position:
+        for days in (3, 6, 9):
+            at(monkeypatch, days)
+            assert objects.sweep(store) == (0, 0)
+        return push(*arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(jjq.Topic, "push", late)
+        topic.push_file(b"kept")
+    assert objects.sweep(store) == (0, 0)
+    assert [content(store, record) for record in records(store, "t")] == [b"kept"]
+    topic.empty()
+    assert objects.sweep(store) == (1, 4)
+
+
+def test_a_record_that_came_days_after_its_object_keeps_it_though_the_push_died_then(
+    store: jjq.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = store.create_topic("t")
+    topic.push(b"first")
+    roll(store, "t")
+    push = jjq.Topic.push
+
+    def last(*arguments: Any, **options: Any) -> jjq.Position:
+        at(monkeypatch, 3)
+        push(*arguments, **options)
+        raise KeyboardInterrupt  # before the offset is in the row
+
+    with monkeypatch.context() as patched:
+        patched.setattr(jjq.Topic, "push", last)
+        with pytest.raises(KeyboardInterrupt):
+            topic.push_file(b"kept")
+    roll(store, "t")
+    store.catalog.advance_start(topic.id, 0, 1, [], now_us())  # as retention does: only the record of the push is left
+    for days in (3, 5, 9):
+        at(monkeypatch, days)
+        assert objects.sweep(store) == (0, 0)
+    assert [content(store, record) for record in records(store, "t")] == [b"kept"]
+    topic.empty()
+    assert objects.sweep(store) == (1, 4)
 
 
 @pytest.mark.parametrize("reference", ["", "sha256:12", "md5:" + "0" * 64, b"\xff", "sha256:" + "G" * 64])

@@ -23,8 +23,14 @@ DELETE FROM object_references WHERE record_offset >= 0 AND record_offset < COALE
 (SELECT p.start_offset FROM partitions p WHERE p.topic_id = object_references.topic_id
 AND p.partition = object_references.partition), record_offset + 1)
 
+-- name: unplaced_references
+SELECT id FROM object_references WHERE record_offset = -1 LIMIT 1
+
+-- name: mark_orphaned_references
+UPDATE object_references SET record_offset = -2, created_at = MAX(created_at, :now) WHERE record_offset = -1
+
 -- name: drop_orphaned_references
-DELETE FROM object_references WHERE record_offset < 0 AND created_at < :before
+DELETE FROM object_references WHERE record_offset = -2 AND created_at < :before
 AND NOT EXISTS (SELECT 1 FROM segments s WHERE s.topic_id = object_references.topic_id
 AND s.appended_at < object_references.created_at + :margin)
 AND NOT EXISTS (SELECT 1 FROM partitions p WHERE p.topic_id = object_references.topic_id AND p.active IS NOT NULL

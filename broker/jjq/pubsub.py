@@ -271,7 +271,9 @@ class PubSub:
             ids = tuple(row.id for row in self._store.catalog.topics())
             if ids != self._catalog_seen:
                 self._follow_topics()
-                return self._take()
+                if self._take():
+                    return True
+                self._listener.wake()  # who waits has armed before, for the files of other topics
             return False
 
     def _take(self) -> bool:

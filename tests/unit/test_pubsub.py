@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import jjq
-from jjq import ephemeral
+from jjq import ephemeral, wake
 from jjq.interest import glob, registry
 from jjq.pubsub import PubSub
 
@@ -54,6 +54,63 @@ def test_text_on_request_and_no_confirmations(store: jjq.Store) -> None:
         subscription.psubscribe("*")
         store.publish("a", "ü")
         assert drain(subscription) == [{"type": "pmessage", "pattern": "*", "channel": "a", "data": "ü"}]
+
+
+def test_a_topic_made_as_a_subscription_begins_to_listen_is_heard_at_once(
+    store: jjq.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake, "_SAFETY_S", 60.0)
+    with jjq.open(store.path) as other, store.pubsub(ignore_subscribe_messages=True) as subscription:
+        subscription.psubscribe("log.*")
+        listener = subscription._listener
+        arm, sleep = listener.arm, listener.sleep
+        published: list[int] = []
+        woken: list[bool] = []
+
+        def after_a_topic_was_made() -> int:
+            if not other.topics():
+                other.create_topic("log.a")
+            return arm()
+
+        def with_a_message_just_before(armed: int, seconds: float) -> bool:
+            if not published and not listener.woken(armed):
+                published.append(other.publish("log.a", b"x"))
+            woken.append(sleep(armed, seconds))
+            return woken[-1]
+
+        monkeypatch.setattr(listener, "arm", after_a_topic_was_made)
+        monkeypatch.setattr(listener, "sleep", with_a_message_just_before)
+        message = subscription.get_message(timeout=20)
+        assert published == [1]
+        assert all(woken)  # none lasted until the next look
+        assert message == {"type": "pmessage", "pattern": b"log.*", "channel": b"log.a", "data": b"x"}
+
+
+def test_new_topics_of_another_process_are_heard_at_once(store: jjq.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wake, "_SAFETY_S", 60.0)
+    context = multiprocessing.get_context("spawn")
+    answers, theirs = context.Pipe()
+    process = context.Process(target=publish_to_new_topics, args=(store.path, theirs))
+    with store.pubsub(ignore_subscribe_messages=True, decode_responses=True) as subscription:
+        subscription.psubscribe("log.*")
+        process.start()
+        try:
+            for number in range(30):
+                message = subscription.get_message(timeout=30)
+                assert message is not None
+                assert message["channel"] == f"log.{number}"
+                answers.send(None)  # the next topic is made while this side begins to wait
+            process.join(30)
+        finally:
+            process.kill()
+            process.join()
+
+
+def publish_to_new_topics(path: Path, parent: Connection) -> None:
+    with jjq.open(path) as store:
+        for number in range(30):
+            store.publish(f"log.{number}", b"x")
+            parent.recv()
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

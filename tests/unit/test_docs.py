@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import inspect
 import os
 import re
 import struct
@@ -17,6 +18,7 @@ import jjq
 from jjq.config import TopicConfig
 from jjq.errors import JjqError
 from jjq.log import format as fmt
+from jjq.pubsub import PubSub
 from jjq.schema import METADATA_TYPES
 from tests.examples import blocks, python_blocks, run_block
 
@@ -48,6 +50,44 @@ def test_every_setting_is_documented_with_its_default(field: str) -> None:
     text = page("docs/python.md")
     assert is_named(field, text)
     assert re.search(rf"^\| `{DURATIONS.get(field, field)}` \| \S", text, re.MULTILINE)
+
+
+# How the page calls what has the methods it gives the signatures of.
+_SIGNATURES = {
+    "jjq": (jjq, "open"),
+    "store": (
+        jjq.Store,
+        "create_topic alter_topic topic delete_topic create_subscriber subscriber channel producer pubsub publish stage "
+        "commit maintain verify close",
+    ),
+    "topic": (jjq.Topic, "push push_many push_table push_file read to_pandas offsets describe empty"),
+    "subscriber": (jjq.Subscriber, "pop peek poll commit seek lag close"),
+    "channel": (jjq.Channel, "receive ack_many requeue_many touch_many close"),
+    "delivery": (jjq.Delivery, "ack requeue touch"),
+    "subscription": (PubSub, "subscribe psubscribe unsubscribe punsubscribe get_message listen close"),
+}
+
+
+def signature(function: Any) -> str:
+    """As in the page: without types, but for that of what it returns; and without what only tests give."""
+    found = inspect.signature(function)
+    kept = [
+        each.replace(annotation=inspect.Parameter.empty)
+        for name, each in found.parameters.items()
+        if name not in ("self", "clock")
+    ]
+    returns = str(found.return_annotation).rpartition(".")[2]
+    return f"{found.replace(parameters=kept, return_annotation=inspect.Signature.empty)} -> {returns}"
+
+
+def test_signatures_are_those_of_the_code() -> None:
+    wanted = [
+        f"{owner}.{name}{signature(getattr(kind, name))}"
+        for owner, (kind, names) in _SIGNATURES.items()
+        for name in names.split()
+    ]
+    (block,) = re.findall(r"```text\n(.*?)```", section(page("docs/python.md"), "Signatures"), re.DOTALL)
+    assert [" ".join(each.split()) for each in re.split(r"\n+(?! )", block.strip())] == wanted
 
 
 def errors(kind: type[JjqError] = JjqError) -> Iterator[type[JjqError]]:

@@ -107,6 +107,45 @@ def test_follow_shows_what_was_and_then_each_new_record(flights: Cli) -> None:
     assert (process.returncode, out, err) == (130, b"", b"")
 
 
+def test_follow_takes_in_partitions_that_are_added(flights: Cli) -> None:
+    with flights.start("tail", "t", "-n", "1", "--follow", "--json") as process, flights.open() as store:
+        assert json.loads(process.stdout.readline())["value"]["n"] == 19
+        topic = store.topic("t")
+        n = 20
+        for partitions in (3, 4, 7):
+            grown = store.alter_topic("t", partitions=partitions)
+            # The newest first: nothing but the growth itself tells of it. And then those that were followed before.
+            for partition in reversed(range(partitions)):
+                grown.push({"n": n}, partition=partition)
+                record = json.loads(process.stdout.readline())
+                assert (record["value"]["n"], record["partition"]) == (n, partition)
+                n += 1
+        # At once, without a line of it being read in between: each partition from its first record.
+        store.alter_topic("t", partitions=12)
+        for offset in range(50):
+            topic.push_many([{"n": n + i} for i in range(5)], partition=7 + offset % 5)
+            n += 5
+        records = [json.loads(process.stdout.readline()) for _ in range(250)]
+        assert sorted(record["value"]["n"] for record in records) == list(range(n - 250, n))
+        for partition in range(7, 12):
+            offsets = [record["offset"] for record in records if record["partition"] == partition]
+            assert offsets == list(range(50))
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert (process.returncode, out, err) == (130, b"", b"")
+
+
+def test_follow_of_one_partition_takes_no_others_in(flights: Cli) -> None:
+    with flights.start("tail", "t", "--partition", "1", "-n", "1", "-f", "--json") as process, flights.open() as store:
+        assert json.loads(process.stdout.readline())["partition"] == 1
+        topic = store.alter_topic("t", partitions=3)
+        topic.push({"n": 20}, partition=2)
+        topic.push({"n": 21}, partition=1)
+        assert json.loads(process.stdout.readline())["value"]["n"] == 21
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+
+
 def test_follow_ends_after_so_many_when_it_has_a_start(flights: Cli) -> None:
     with flights.start("tail", "t", "--start", "9", "-n", "3", "-f", "--json") as process:
         assert [json.loads(process.stdout.readline())["value"]["n"] for _ in range(2)] == [18, 19]

@@ -57,8 +57,7 @@ _SIGNATURES = {
     "jjq": (jjq, "open"),
     "store": (
         jjq.Store,
-        "create_topic alter_topic topic delete_topic create_subscriber subscriber channel producer pubsub publish stage "
-        "commit maintain verify close",
+        "create_topic alter_topic topic delete_topic create_subscriber subscriber channel producer pubsub publish stage commit close",
     ),
     "topic": (jjq.Topic, "push push_many push_table push_file read to_pandas offsets describe empty"),
     "subscriber": (jjq.Subscriber, "pop peek poll commit seek lag close"),

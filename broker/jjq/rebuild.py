@@ -347,7 +347,7 @@ class Rebuild:
         ]
         segments = self._rows(chain, topic.row.schema_version)
         self._let_go(place, found, chain, start)
-        self._miss_active(topic, partition)
+        self._miss_active(topic, partition, end if active is None else active.segment.end)
         prefix = max(segments[-1].prefix_max_ts if segments else NO_TS, NO_TS if active is None else active.floor)
         lineages = sorted(topic.lineages.get(partition, []))
         number = max((each for each, _ in lineages), default=0) + LINEAGE_STEP
@@ -360,17 +360,19 @@ class Rebuild:
         )  # fmt: skip
         return Restored(row, segments, lineages)
 
-    def _miss_active(self, topic: Topic, partition: int) -> None:
-        """Says so when the file that was appended to is gone with its index: nobody knows how much was in it."""
+    def _miss_active(self, topic: Topic, partition: int, end: int) -> None:
+        """Says so when the file that was appended to is gone with its index: nobody knows how much was in it. Where the
+        partition goes further than its beginning (`end`), others have taken its place, or the loss is named already."""
         place = (topic.row.id, partition)
         seen = set()
         for catalog in self._older:
-            active = catalog.partition(*place).active if _knows(catalog, place) else None
-            if active is None or active in seen:
+            row = catalog.partition(*place) if _knows(catalog, place) else None
+            if row is None or (active := row.active) is None or active in seen:
                 continue
             seen.add(active)
             if not any((self._directory(place) / name).exists() for name in layout.names_of(active, "arrows")):
-                (self._report.gone if catalog in self._trusted else self._report.notes).append(
+                lost = catalog in self._trusted and end <= row.end_offset
+                (self._report.gone if lost else self._report.notes).append(
                     f"{active}.arrows of partition {partition} of topic {topic.row.name!r} is gone; what had been appended "
                     f"to it, and not rewritten since, is lost"
                 )

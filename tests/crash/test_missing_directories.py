@@ -127,6 +127,26 @@ def test_a_topic_that_was_deleted_after_the_backup_stays_deleted(place: Path) ->
         assert [each.name for each in store.topics()] == ["t"]
 
 
+def test_what_an_old_copy_of_the_catalog_appended_to_is_not_lost_where_it_was_rewritten(place: Path) -> None:
+    path = place / "store"
+    with jjq.open(path) as store:
+        topic = store.create_topic("t")
+        topic.push_many([b"%d" % i for i in range(10)])
+    old = (path / "catalog.db").read_bytes()
+    with jjq.open(path) as store:
+        roll(store, "t")
+        store.maintain(grace_us=0)
+        store.maintain(grace_us=0)  # removes what was compacted
+        store.topic("t").push(b"10")
+    (path / "catalog.db").write_bytes(old)
+    report = found_and_repaired(path)
+    assert report.rebuilt is not None
+    assert any("rewritten since" in each for each in report.notes)
+    assert (report.lost, report.gone) == ([], [])
+    with jjq.open(path) as store:
+        assert store.topic("t").read().read_all().num_rows == 11
+
+
 def test_a_topic_without_records_gets_its_directories_again(place: Path) -> None:
     path = place / "store"
     with jjq.open(path) as store:

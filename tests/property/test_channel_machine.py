@@ -14,7 +14,7 @@ from jjq.clock import now_us
 from tests.channels import SECOND, Clock, die, not_before
 from tests.stores import assert_whole
 
-PARTITIONS = 2
+PARTITIONS, MOST = 2, 5  # at the beginning; and as many as rules add
 CONSUMERS = 3
 ROOM = 4  # records in a consumer's hands at most
 ACK_TIMEOUT = 10
@@ -110,9 +110,18 @@ class ChannelMachine(RuleBasedStateMachine):
             place = (position.partition, position.offset)
             self.items[place] = Item(place, key, deferred, due)
 
-    @rule(partition=st.integers(0, PARTITIONS - 1), count=st.integers(1, 3))
+    @precondition(lambda self: len(self.start) < MOST)
+    @rule(more=st.integers(1, 2), which=st.integers(0, 1))
+    def grow(self, more: int, which: int) -> None:
+        """By either store: the other one's handles find out by themselves."""
+        partitions = min(len(self.start) + more, MOST)
+        self.stores[which].alter_topic("t", partitions=partitions)
+        self.start += [0] * (partitions - len(self.start))
+
+    @rule(partition=st.integers(0, MOST - 1), count=st.integers(1, 3))
     def expire(self, partition: int, count: int) -> None:
         """Retention takes the first segments. The handles forget what they read ahead, which they might still give."""
+        partition %= len(self.start)
         log = self.stores[0].log(self.topic.id, partition)
         with log.exclusive():
             log.roll_locked()

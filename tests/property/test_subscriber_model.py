@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import jjq
 from jjq.clock import now_us
 
-PARTITIONS = 2
-partitions = st.integers(0, PARTITIONS - 1)
+PARTITIONS, MOST = 2, 6  # at the beginning; and as many as rules add
+partitions = st.integers(0, MOST - 1)  # of those there are then: see `there_is`
 
 
 class SubscriberMachine(RuleBasedStateMachine):
@@ -44,8 +44,25 @@ class SubscriberMachine(RuleBasedStateMachine):
 
     # --- the topic ---------------------------------------------------------------------------------------------------
 
+    def there_is(self, partition: int) -> int:
+        return partition % len(self.log)
+
+    @precondition(lambda self: len(self.log) < MOST)
+    @rule(more=st.integers(1, 2), mine=st.booleans())
+    def grow(self, more: int, mine: bool) -> None:
+        """New partitions are read from their start, by those that were polling too."""
+        added = range(len(self.log), min(len(self.log) + more, MOST))
+        (self.store if mine else self.other_store).alter_topic("t", partitions=added.stop)
+        for _ in added:
+            self.log.append([])
+            self.start.append(0)
+            self.cursor.append(0)
+            if self.polled is not None:
+                self.polled.append(0)
+
     @rule(partition=partitions, count=st.integers(1, 40))
     def push(self, partition: int, count: int) -> None:
+        partition = self.there_is(partition)
         values = [b"%d:%d" % (partition, len(self.log[partition]) + i) for i in range(count)]
         self.topic.push_many(values, partition=partition)
         self.log[partition] += values
@@ -53,6 +70,7 @@ class SubscriberMachine(RuleBasedStateMachine):
     @rule(partition=partitions, part=st.floats(0, 1))
     def expire(self, partition: int, part: float) -> None:
         """Retention moves the start. The handles forget what they read ahead, which they might still give."""
+        partition = self.there_is(partition)
         start = self.start[partition] + int(part * (len(self.log[partition]) - self.start[partition]))
         log = self.store.log(self.topic.id, partition)
         with log.exclusive():
@@ -161,7 +179,7 @@ class SubscriberMachine(RuleBasedStateMachine):
         self.handle.commit()
         assert self.polled is not None
         positions = self.handle.positions()
-        for partition in range(PARTITIONS):
+        for partition in range(len(self.log)):
             # Past gaps, too, if polling has met them.
             assert positions[partition] in (
                 max(self.cursor[partition], self.polled[partition]),
@@ -171,12 +189,13 @@ class SubscriberMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), partition=partitions, whole=st.booleans())
     def seek(self, data: st.DataObject, partition: int, whole: bool) -> None:
+        partition = self.there_is(partition)
         low, high = self.start[partition], len(self.log[partition])
         start: Any = data.draw(st.sampled_from(["earliest", "latest"]) | st.integers(low, high) | st.integers(-60, -1))
         if whole and isinstance(start, int) and start >= 0:
             start = "earliest"
         self.handle.seek(start if whole else {partition: start})
-        for each in range(PARTITIONS) if whole else (partition,):
+        for each in range(len(self.log)) if whole else (partition,):
             low, high = self.start[each], len(self.log[each])
             place = {"earliest": low, "latest": high}.get(start)
             if place is None:

@@ -1,5 +1,6 @@
 """Bounds of batches and filters by columns: whatever the values, no row is left out that the filter keeps."""
 
+import base64
 import datetime as dt
 import math
 import uuid
@@ -26,7 +27,7 @@ from pyspark.sql.datasource import (
 
 import jjq
 from jjq.errors import DamagedSegment
-from jjq.log.bounds import TEXT_BYTES, Bounds, Collected, above, hold, of_column
+from jjq.log.bounds import KEY, TEXT_BYTES, Bounds, Collected, above, hold, of_column
 from jjq.log.check import check_sealed
 from jjq.log.format import NO_TS
 from jjq.log.sealed import SealedWriter
@@ -199,6 +200,18 @@ def test_rows_that_do_not_match_are_left_out(values: list[Any], each: Any, left:
     assert repr(kept(batch, conditions([each], ["c"])).column(0).to_pylist()) == repr(left)
 
 
+def test_a_decimal_that_spark_may_have_rounded_leaves_nothing_out() -> None:
+    """As in Spark's worker, which makes the value with Python's 28 digits."""
+    wide = Decimal(12345678901234567890123456789012345678)
+    rounded = +wide
+    assert rounded != wide
+    batch = pa.RecordBatch.from_arrays([pa.array([wide], pa.decimal128(38, 0))], names=["c"])
+    for each in (EqualTo(("c",), rounded), In(("c",), (Decimal(1), rounded)), LessThan(("c",), rounded)):
+        assert conditions([each], ["c"]) == ()
+        assert kept(batch, conditions([each], ["c"])) is batch
+    assert len(conditions([EqualTo(("c",), Decimal("9" * 27))], ["c"])) == 1
+
+
 def test_long_text_has_no_bounds() -> None:
     assert said(pa.array(["x" * (TEXT_BYTES + 1)])) is None
     assert said(pa.array([[1]])) is None
@@ -271,6 +284,42 @@ def test_where_a_file_says_nothing_nothing_is_left_out(tmp_path: Path) -> None:
         topic = store.create_topic("t")
         topic.push_table(pa.table({"value": [b"x", b"y"]}), writer_id="w", batch_id=0)
         assert ranges_of(topic, 2, Condition("value", EqualTo(("value",), b"z"))) == [(0, 2)]
+
+
+BOUND = pa.array([0], pa.int64())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        None,
+        BOUND,
+        pa.array([[1]]),
+        pa.StructArray.from_arrays([BOUND], ["low"]),
+        pa.StructArray.from_arrays([pa.array(["a"]), pa.array(["b"]), BOUND], ["low", "high", "nulls"]),
+        pa.StructArray.from_arrays([BOUND, BOUND, pa.array(["0"])], ["low", "high", "nulls"]),
+        pa.StructArray.from_arrays([pa.array([math.nan]), pa.array([math.nan]), BOUND], ["low", "high", "nulls"]),
+        pa.StructArray.from_arrays(
+            [pa.array([0], pa.timestamp("us", "No/Zone"))] * 2 + [BOUND], ["low", "high", "nulls"]
+        ),
+        pa.array([None], pa.struct([("low", pa.int64()), ("high", pa.int64()), ("nulls", pa.int64())])),
+    ],
+)
+def test_bounds_of_another_form_say_nothing(
+    tmp_path: Path, said: pa.Array | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, pa.schema([("number", pa.int64() if said is None else said.type)])) as writer:
+        if said is not None:
+            writer.write_batch(pa.record_batch({"number": said}))
+    footer = {KEY: base64.b64encode(sink.getvalue().to_pybytes())}
+    with jjq.open(tmp_path / "store", maintenance=False) as store:
+        topic = store.create_topic("t", schema=SCHEMA)
+        with monkeypatch.context() as patch:
+            patch.setattr(Collected, "metadata", lambda _: footer)
+            topic.push_table(numbers(10, 3), writer_id="w", batch_id=0)
+        assert ranges_of(topic, 3, Condition("number", EqualTo(("number",), 11))) == [(0, 3)]
+        assert store.verify().ok
 
 
 def test_verifying_a_file_notices_bounds_that_are_not_those_of_its_rows(tmp_path: Path) -> None:

@@ -93,6 +93,12 @@ def above(value: bytes) -> bytes | None:
     return cut[:-1] + bytes([cut[-1] + 1]) if cut else None
 
 
+def _form(kind: pa.DataType) -> pa.DataType:
+    """What a footer says of a column of this type: of text the bounds are bytes, cut anywhere."""
+    bound = pa.binary() if pa.types.is_string(kind) else kind
+    return pa.struct([("low", bound), ("high", bound), ("nulls", pa.int64())])
+
+
 class Collected:
     """The bounds of a file's batches, as they are written."""
 
@@ -112,15 +118,10 @@ class Collected:
         columns, fields = [], []
         for field, found in zip(self._fields, self._found, strict=True):
             if any(each is not None for each in found):
-                text = pa.types.is_string(field.type) or pa.types.is_binary(field.type)
-                kind = pa.binary() if text else field.type
+                form = _form(field.type)
                 each = [(None, None, None) if one is None else one for one in found]
-                parts = [
-                    pa.array([low for low, _, _ in each], kind),
-                    pa.array([high for _, high, _ in each], kind),
-                    pa.array([nulls for _, _, nulls in each], pa.int64()),
-                ]
-                columns.append(pa.StructArray.from_arrays(parts, ["low", "high", "nulls"]))
+                parts = [pa.array(part, form.field(i).type) for i, part in enumerate(zip(*each, strict=True))]
+                columns.append(pa.StructArray.from_arrays(parts, fields=list(form)))
                 fields.append(pa.field(field.name, columns[-1].type))
         if not columns:
             return None
@@ -137,17 +138,22 @@ def read(metadata: Mapping[bytes, bytes] | None, batches: int) -> pa.RecordBatch
         return None
     try:
         found = pa.ipc.open_stream(base64.b64decode(text, validate=True)).read_next_batch()
-    except (ValueError, pa.ArrowException):
+    except (ValueError, pa.ArrowException, StopIteration):  # the last: a stream without a batch
         return None
     return found if found.num_rows == batches else None
 
 
-def bounds_of(found: pa.RecordBatch | None, name: str, rows: Sequence[int]) -> list[Bounds | None]:
-    """A column's bounds in each batch, by the batches' rows; None for a batch of which nothing is known."""
-    if found is None or name not in found.schema.names:
+def bounds_of(found: pa.RecordBatch | None, field: pa.Field, rows: Sequence[int]) -> list[Bounds | None]:
+    """A column's bounds in each batch, by the batches' rows; None for a batch of which nothing is known.
+
+    Nothing is, where what is said has another form: a later version may write it so.
+    """
+    if found is None or field.name not in found.schema.names:
         return [None] * len(rows)
-    column = found.column(found.schema.names.index(name))
-    lows, highs, nulls = (column.field(part) for part in ("low", "high", "nulls"))
+    column = found.column(found.schema.names.index(field.name))
+    if column.type != _form(field.type):
+        return [None] * len(rows)
+    lows, highs, nulls = column.flatten()  # with the nulls of the whole
     return [
         None if not nulls[i].is_valid else Bounds(_value(lows[i]), _value(highs[i]), nulls[i].as_py(), count)
         for i, count in enumerate(rows)

@@ -334,7 +334,7 @@ class SealedReader:
         rows = [self.field(number).rows for number in range(len(self))]
         if name not in self.schema.names:  # the file is older than the column, which reads as null
             return [bounds.Bounds(None, None, count, count) for count in rows]
-        return bounds.bounds_of(self._said, name, rows)
+        return bounds.bounds_of(self._said, self.schema.field(name), rows)
 
     @functools.cached_property
     def _said(self) -> pa.RecordBatch | None:

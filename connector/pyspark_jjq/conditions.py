@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal, DefaultContext
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -32,6 +33,7 @@ _KINDS = {
     EqualTo, EqualNullSafe, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual, In, IsNull, IsNotNull,
     StringStartsWith,
 }  # fmt: skip
+_DECIMAL_DIGITS = DefaultContext.prec
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +62,19 @@ class Condition:
 
 def conditions(filters: Sequence[Filter], names: Sequence[str]) -> tuple[Condition, ...]:
     """Those of the filters that can be used, which are about one of these columns."""
-    return tuple(
-        Condition(each.attribute[0], each)  # type: ignore[attr-defined]
-        for each in filters
-        if type(each) in _KINDS and len(each.attribute) == 1 and each.attribute[0] in names  # type: ignore[attr-defined]
-    )
+    return tuple(Condition(each.attribute[0], each) for each in filters if _is_usable(each, names))  # type: ignore[attr-defined]
+
+
+def _is_usable(each: Any, names: Sequence[str]) -> bool:
+    if type(each) not in _KINDS or len(each.attribute) != 1 or each.attribute[0] not in names:
+        return False
+    value = getattr(each, "value", None)
+    return all(map(_is_as_written, value if isinstance(each, In) else (value,)))
+
+
+def _is_as_written(value: Any) -> bool:
+    """Spark computes a decimal of a filter with 28 digits, and rounds what has more: with so many it may be another."""
+    return not isinstance(value, Decimal) or len(value.as_tuple().digits) < _DECIMAL_DIGITS
 
 
 def kept(batch: pa.RecordBatch, found: Sequence[Condition]) -> pa.RecordBatch:

@@ -68,8 +68,8 @@ def conditions(filters: Sequence[Filter], names: Sequence[str]) -> tuple[Conditi
 def _is_usable(each: Any, names: Sequence[str]) -> bool:
     if type(each) not in _KINDS or len(each.attribute) != 1 or each.attribute[0] not in names:
         return False
-    value = getattr(each, "value", None)
-    return all(map(_is_as_written, value if isinstance(each, In) else (value,)))
+    value: Any = getattr(each, "value", None)
+    return all(_is_as_written(one) for one in (value if isinstance(each, In) else (value,)))
 
 
 def _is_as_written(value: Any) -> bool:

@@ -161,10 +161,8 @@ def subscribe_and_fork(path: Path, pipe: Connection) -> None:
     warnings.simplefilter("ignore")
     subscription = jjq.open(path).pubsub()
     subscription.subscribe("news")
-    child = os.fork()
-    if child == 0:
-        signal.pause()
-    pipe.send(child)
+    if os.fork() == 0:
+        pipe.send(os.getpid())  # by itself: when it has let go of what is its parent's
     signal.pause()
 
 

@@ -26,7 +26,7 @@ EARLIEST_US = -62_135_596_800_000_000  # 0001-01-01, what Python's datetime can 
 LATEST_US = 253_402_300_799_999_999  # 9999-12-31
 
 # Seconds and milliseconds of this century, taken for microseconds, are instants of 1970 to 1973.
-_SUSPICIOUS_US = range(100_000_000, 100_000_000_000_000)
+SUSPICIOUS_US = range(100_000_000, 100_000_000_000_000)
 
 
 def now_us() -> int:
@@ -63,7 +63,7 @@ def stamp_us(value: datetime | int) -> int:
         return to_us(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidArgument(f"a timestamp is an aware datetime or microseconds since the epoch, not {shown(value)}")
-    if value in _SUSPICIOUS_US:
+    if value in SUSPICIOUS_US:
         raise InvalidArgument(
             f"timestamp {value} looks like seconds or milliseconds; pushes take microseconds, or an aware datetime"
         )

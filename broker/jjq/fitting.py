@@ -12,6 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from jjq.clock import SUSPICIOUS_US
+
 _TOO_LARGE = 2.0**128 - 2.0**103  # becomes infinite as a 32-bit float
 _NUMBERS: Any = (Real, Decimal)
 _LISTS = (
@@ -103,6 +105,11 @@ def _moments(values: Sequence[Any], kind: pa.DataType) -> None:
             raise ValueError(f"{value} has nanoseconds")
     if others:
         _whole(others, kind)
+        for value in others if kind.unit == "us" else ():
+            if isinstance(value, int) and value in SUSPICIOUS_US:
+                raise ValueError(
+                    f"{value} looks like seconds or milliseconds; numbers are microseconds since the epoch"
+                )
 
 
 def _nanoseconds(value: Any) -> Any:

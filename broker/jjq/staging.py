@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import uuid
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -276,7 +277,7 @@ def partition_of_each(keys: pa.Array, partitions: int, default: int) -> pa.Array
 
 def commit(
     store: Store, staged: Sequence[StagedFile], writer_id: str | None, batch_id: int | None, query_id: str | None,
-    also: Callable[[Statements], None] | None = None,
+    also: Callable[[Statements], None] | None = None, *, rows_may_differ: bool = False,
 ) -> Commit:  # fmt: skip
     """See `Store.commit`. `also` is done in the same transaction; when it raises, nothing is."""
     if (writer_id is None) != (batch_id is None):
@@ -289,7 +290,7 @@ def commit(
         writer = (check_name(writer_id, "writer"), _check_batch_id(batch_id), query_id)
         known = store.catalog.find_batch(writer_id, batch_id, query_id)
         if known is not None:
-            return _again(store, staged, known, writer)
+            return _again(store, staged, known, writer, rows_may_differ)
     if not staged and writer is None:
         return Commit()
     by_partition: dict[tuple[str, int], list[StagedFile]] = {}
@@ -331,7 +332,7 @@ def commit(
             log.ring_locked()
     if known is not None:
         assert writer is not None
-        return _again(store, staged, known, writer)
+        return _again(store, staged, known, writer, rows_may_differ)
     for file in staged:
         # The note that says "staged" has done its work; a crash before this line leaves it for maintenance.
         with contextlib.suppress(OSError):
@@ -339,17 +340,27 @@ def commit(
     return Commit(positions, transaction=transaction)
 
 
-def _again(store: Store, staged: Sequence[StagedFile], known: Positions, writer: Writer) -> Commit:
-    """A batch that was committed before is not written again. One that is for another topic is another batch."""
+def _again(
+    store: Store, staged: Sequence[StagedFile], known: Positions, writer: Writer, rows_may_differ: bool
+) -> Commit:
+    """A batch that was committed before is not written again. One with other rows is another batch."""
     store.discard(staged)
-    others = sorted({file.topic for file in staged} - known.keys())
-    if others and writer[2] is None:  # what Spark replays is its own affair
-        into = f"into {', '.join(sorted(known))}" if known else "without rows"
+    before = Counter({topic: sum(end - first for first, end in each.values()) for topic, each in known.items()})
+    now: Counter[str] = Counter()
+    for file in staged:
+        now[file.topic] += file.rows
+    if not rows_may_differ and now != before:
         raise WriterConflict(
-            f"batch {writer[1]} of writer {writer[0]!r} was committed before, {into}, and this one is for {', '.join(others)}; "
-            f"commit what belongs together at once (store.stage), or give each its own writer_id"
-        )
+            f"batch {writer[1]} of writer {writer[0]!r} was committed before with {_rows(before)}, and this one has {_rows(now)}, "
+            f"so it is another; nothing was written. Commit what belongs together at once (store.stage), and give each "
+            f"write a writer_id of its own; `jjq writer reset {writer[0]}` forgets what this writer has committed",
+            writer=writer[0], batch=writer[1],
+        )  # fmt: skip
     return Commit(known, duplicate=True)
+
+
+def _rows(counts: Counter[str]) -> str:
+    return ", ".join(f"{count:,} rows into {topic!r}" for topic, count in sorted(counts.items())) or "no rows"
 
 
 def _check_batch_id(value: object) -> int:

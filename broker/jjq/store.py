@@ -375,15 +375,16 @@ class Store:
 
     def commit(
         self, staged: Sequence[StagedFile], writer_id: str | None = None, batch_id: int | None = None,
-        query_id: str | None = None,
+        query_id: str | None = None, *, rows_may_differ: bool = False,
     ) -> Commit:  # fmt: skip
         """Makes staged files visible in one transaction, over all topics and partitions, in the order given.
 
         With `writer_id` and `batch_id` it happens once: a batch that is known returns its first positions, its files are
-        discarded, and `duplicate` is true. Raises WriterConflict, StagedFileMissing; then nothing changed.
+        discarded, and `duplicate` is true. One with another number of rows, or for other topics, is refused unless
+        `rows_may_differ`. Raises WriterConflict, StagedFileMissing; then nothing changed.
         """
         self.check_open(write=True)
-        return staging.commit(self, staged, writer_id, batch_id, query_id)
+        return staging.commit(self, staged, writer_id, batch_id, query_id, rows_may_differ=rows_may_differ)
 
     def discard(self, staged: Sequence[StagedFile]) -> None:
         """Removes staged files that no commit has taken; others are left alone."""

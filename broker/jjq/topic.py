@@ -234,6 +234,8 @@ class Topic:
         Channels do not deliver them before `delay` (seconds) is over.
         `atomic=True` makes it one act over all partitions that the keys choose: all of it visible at once, or nothing.
         """
+        if isinstance(values, (str, bytes, bytearray, memoryview, Mapping)):
+            raise InvalidArgument(f"push_many takes a list of values, not {type(values).__name__}; push takes one")
         try:
             values = list(values)
         except TypeError as error:

@@ -42,6 +42,11 @@ def defined(options: Mapping[str, str]) -> dict[str, str]:
     location = given.get("path", "")
     if location.startswith("file:"):  # a URI by now, whatever it was written as
         given["path"] = unquote("/" + location.removeprefix("file:").lstrip("/"))
+    if any(name.lower() == "pushdownpredicate" for name in given):
+        raise InvalidArgument(
+            "pushDownPredicate is not for tables: Spark keeps one plan of a table for a whole query, and where that reads it "
+            "twice, both reads would get the rows of one filter; load a DataFrame for each filter instead"
+        )
     return given
 
 

@@ -37,7 +37,7 @@ BATCH_ID = "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What a task tells the driver: its files, in order, and the query it belongs to (None in a batch write)."""
+    """What a task tells the driver: its files, in order, and the query it belongs to (None in most batch writes)."""
 
     files: tuple[StagedFile, ...]
     query_id: str | None
@@ -50,8 +50,10 @@ def stage(target: Destination, batches: Iterator[pa.RecordBatch], streaming: boo
     """
     context = TaskContext.get()
     assert context is not None
-    # A batch write inside foreachBatch sees the query's properties too, and must not count as its micro-batch.
-    query_id = context.getLocalProperty(QUERY_ID) if streaming else None
+    # A batch write inside foreachBatch sees the query's properties too. It must not count as its micro-batch; but under a
+    # writerId, it is of that query.
+    named = target.options.writer_id is not None
+    query_id = context.getLocalProperty(QUERY_ID) if streaming or named else None
     batch = context.getLocalProperty(BATCH_ID) if streaming else target.options.batch_id
     writer = writer_of(target.options, query_id)
     owner = (writer, int(batch)) if writer is not None and batch is not None else None
@@ -74,6 +76,11 @@ def writer_of(options: SinkOptions, query_id: str | None) -> str | None:
 def files_of(messages: Sequence[WriterCommitMessage | None]) -> list[StagedFile]:
     """The files of all tasks in the order of the tasks, so that a replay gives the same records the same offsets."""
     return [file for message in messages if isinstance(message, Staged) for file in message.files]
+
+
+def query_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
+    """The query that a write belongs to, as its tasks say; None where it is of none."""
+    return next((m.query_id for m in messages if isinstance(m, Staged) and m.query_id), None)
 
 
 def discard(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -119,7 +126,8 @@ class BatchWriter(DataSourceArrowWriter):
         if writer is None:
             store.commit(files)
             return
-        _tell(patiently(lambda: store.commit(files, writer_id=writer, batch_id=batch)), writer, batch)
+        query = query_of(messages)
+        _tell(patiently(lambda: store.commit(files, writer_id=writer, batch_id=batch, query_id=query)), writer, batch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         discard(self.options, messages)
@@ -148,7 +156,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     @telling()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         # The committing process is not told the query, so the tasks say it; there is always at least one task.
-        query_id = next((m.query_id for m in messages if isinstance(m, Staged) and m.query_id), None)
+        query_id = query_of(messages)
         if query_id is None:
             raise InvalidArgument(
                 "Spark did not say which query this micro-batch belongs to, so it cannot be counted once; "
@@ -156,7 +164,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
             )
         store, files = open_store(self.options.path), files_of(messages)
         writer = writer_of(self.options, query_id)
-        done = patiently(lambda: store.commit(files, writer_id=writer, batch_id=batchId, query_id=query_id))
+        # What Spark replays may have other rows, where the query computes others: what was committed first stays.
+        done = patiently(
+            lambda: store.commit(files, writer_id=writer, batch_id=batchId, query_id=query_id, rows_may_differ=True)
+        )
         _tell(done, writer, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

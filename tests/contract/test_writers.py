@@ -70,15 +70,28 @@ def test_a_batch_that_was_committed_into_one_topic_is_refused_for_another(store:
     first, second = store.create_topic("first"), store.create_topic("second")
     table = pa.table({"value": [b"a"]})
     first.push_table(table, writer_id="w", batch_id=1)
-    with pytest.raises(
-        jjq.WriterConflict, match="batch 1 of writer 'w' was committed before, into first, and this one is for"
-    ):
+    with pytest.raises(jjq.WriterConflict, match="with 1 rows into 'first', and this one has 1 rows into 'second'"):
         second.push_table(table, writer_id="w", batch_id=1)
     second.push_table(table.slice(0, 0), writer_id="w", batch_id=2)
-    with pytest.raises(jjq.WriterConflict, match="without rows"):
+    with pytest.raises(jjq.WriterConflict, match="with no rows, and this"):
         first.push_table(table, writer_id="w", batch_id=2)
     first.push_table(table, writer_id="w", batch_id=1)  # a retry
     assert (len(first.read().read_all()), len(second.read().read_all())) == (1, 0)
+
+
+def test_a_batch_that_comes_again_with_another_number_of_rows_is_another_batch(store: jjq.Store) -> None:
+    topic = store.create_topic("t", partitions=3)
+    table = pa.table({"value": [b"a", b"b", b"c"], "key": [b"1", b"2", b"3"]})
+    first = topic.push_table(table, writer_id="w", batch_id=1)
+    assert topic.push_table(table, writer_id="w", batch_id=1).ranges == first.ranges
+    for other in (table.slice(1), pa.concat_tables([table, table]), table.slice(0, 0)):
+        with pytest.raises(jjq.WriterConflict, match="with 3 rows into 't'"):
+            topic.push_table(other, writer_id="w", batch_id=1)
+    with store.stage() as stage:
+        stage.write(topic, table.slice(1))
+        again = store.commit(stage.finish(), "w", 1, rows_may_differ=True)
+    assert again.duplicate
+    assert len(topic.read().read_all()) == 3
 
 
 def test_a_stage_left_on_an_error_leaves_nothing(store: jjq.Store) -> None:

@@ -231,6 +231,33 @@ def test_two_saves_in_one_foreach_batch_are_two_writes(
     assert written(store) == sorted(value(ROWS) * times)
 
 
+def test_two_saves_in_one_foreach_batch_under_one_writer_id_are_refused(
+    spark: SparkSession, store: jjq.Store, checkpoint: Path
+) -> None:
+    def save(frame: DataFrame, batch: int) -> None:
+        for condition in ("< 3", ">= 3"):
+            part = frame.where(f"cast(cast(value as string) as int) % 10 {condition}").write.format("jjq")
+            part.options(topic="out", writerId="copy", batchId=batch).mode("append").save(str(store.path))
+
+    with pytest.raises(StreamingQueryException, match="committed before with 3 rows into 'out', and this one has 7"):
+        for_each_batch(spark, store, checkpoint, save)
+
+
+def test_a_writer_id_in_foreach_batch_is_of_one_query(
+    spark: SparkSession, store: jjq.Store, checkpoint: Path, tmp_path: Path
+) -> None:
+    def save(frame: DataFrame, batch: int) -> None:
+        written = frame.write.format("jjq").options(topic="out", writerId="copy", batchId=batch)
+        written.mode("append").save(str(store.path))
+
+    for_each_batch(spark, store, checkpoint, save)
+    [writer] = store.writers()
+    assert writer.query_id is not None
+    with pytest.raises(StreamingQueryException, match=r"copy.*has committed up to batch 2 for another query"):
+        for_each_batch(spark, store, tmp_path / "new", save)
+    assert written(store) == value(ROWS)
+
+
 def test_saves_in_foreach_batch_with_a_writer_id_each_count_once(
     spark: SparkSession, store: jjq.Store, checkpoint: Path
 ) -> None:

@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -176,6 +176,20 @@ def seconds_between(low: float, high: float) -> Callable[[str], float]:
         return value
 
     return parse
+
+
+_BACK = re.compile(r"-\d+(\.\d+)?[A-Za-z]+")
+
+
+def joined(given: Sequence[str]) -> list[str]:
+    """The arguments with `--start -1h` as `--start=-1h`: argparse takes what begins with a dash for an option."""
+    found: list[str] = []
+    for each in given:
+        if found and found[-1] in ("--start", "--end") and _BACK.fullmatch(each):
+            found[-1] += f"={each}"
+        else:
+            found.append(each)
+    return found
 
 
 def start(text: str) -> Any:

@@ -14,7 +14,6 @@ from jjq.cli.arguments import (
     Commands,
     UsageError,
     add_command,
-    at_least_one,
     open_store,
     start,
     typed,
@@ -48,8 +47,8 @@ def add_commands(commands: Commands) -> None:
         "--end", type=typed(start), metavar="END", help="where to stop, exclusive; in the same forms (default: latest)"
     )
     parser.add_argument(
-        "-n", "--count", type=typed(at_least_one), metavar="N",
-        help=f"so many records: the last (default: {_LAST}), or with --start the first",
+        "-n", "--count", type=typed(whole), metavar="N",
+        help=f"so many records: the last (default: {_LAST}; with --follow none, by 0), or with --start the first",
     )  # fmt: skip
     parser.add_argument("--follow", "-f", action="store_true", help="go on with each new record until interrupted")
     parser.add_argument("--columns", metavar="NAMES", help="only these columns, with commas between them")
@@ -60,6 +59,8 @@ def add_commands(commands: Commands) -> None:
 def _tail(arguments: argparse.Namespace) -> int:
     if arguments.follow and arguments.end is not None:
         raise UsageError("--follow has no end; leave --end away")
+    if arguments.count == 0 and (not arguments.follow or arguments.start is not None):
+        raise UsageError("-n 0 is for --follow without --start, which then shows only what comes")
     with open_store(arguments, stays=arguments.follow) as store:
         topic = store.topic(arguments.topic)
         columns = None if arguments.columns is None else [name.strip() for name in arguments.columns.split(",")]
@@ -82,7 +83,7 @@ def _chunks(
     chosen = range(topic.partitions) if arguments.partition is None else [topic.check_partition(arguments.partition)]
     bounds = {each.partition: each for each in topic.offsets()}
     ends = topic.resolve("latest" if arguments.end is None else arguments.end, end=True)
-    count = arguments.count or _LAST
+    count = _LAST if arguments.count is None else arguments.count
     starts = topic.resolve(arguments.start) if arguments.start is not None else None
     streams = []
     for partition in chosen:

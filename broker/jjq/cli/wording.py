@@ -19,8 +19,8 @@ _SAID = (
     ("batch_id ", "--batch "),
     ("; get it again with store.topic(name)", ""),
     (
-        "commit what belongs together at once (store.stage), or give each its own writer_id",
-        "give each its own --writer",
+        "Commit what belongs together at once (store.stage), and give each write a writer_id of its own; `jjq writer",
+        "Give each its own --writer; `jjq writer",
     ),
 )
 _HANDLE = re.compile(r"; use it with store\.subscriber\('[^']*'\)")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal, DefaultContext
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -24,6 +23,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from pyspark_jjq.filters import is_as_written
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -33,7 +34,6 @@ _KINDS = {
     EqualTo, EqualNullSafe, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual, In, IsNull, IsNotNull,
     StringStartsWith,
 }  # fmt: skip
-_DECIMAL_DIGITS = DefaultContext.prec
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +69,7 @@ def _is_usable(each: Any, names: Sequence[str]) -> bool:
     if type(each) not in _KINDS or len(each.attribute) != 1 or each.attribute[0] not in names:
         return False
     value: Any = getattr(each, "value", None)
-    return all(_is_as_written(one) for one in (value if isinstance(each, In) else (value,)))
-
-
-def _is_as_written(value: Any) -> bool:
-    """Spark computes a decimal of a filter with 28 digits, and rounds what has more: with so many it may be another."""
-    return not isinstance(value, Decimal) or len(value.as_tuple().digits) < _DECIMAL_DIGITS
+    return all(is_as_written(one) for one in (value if isinstance(each, In) else (value,)))
 
 
 def kept(batch: pa.RecordBatch, found: Sequence[Condition]) -> pa.RecordBatch:

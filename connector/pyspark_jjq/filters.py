@@ -6,6 +6,7 @@ import datetime as dt
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal, DefaultContext
 from typing import Any, cast
 
 from pyspark.sql.datasource import (
@@ -42,6 +43,8 @@ _TESTS: dict[type[Filter], Callable[[Any, Any], bool]] = {
     StringEndsWith: str.endswith,
     StringContains: operator.contains,
 }
+_GAP_ENDS = dt.date(1582, 10, 15)
+_GAP = (_GAP_ENDS - dt.timedelta(days=1), _GAP_ENDS + dt.timedelta(days=1))  # in whatever zone
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +154,19 @@ def _verdict(each: Filter, value: object) -> bool | None:
     return None if wanted is None else bool(_TESTS[type(each)](value, wanted))
 
 
+def is_as_written(value: object) -> bool:
+    """Whether a filter that was pushed has the value that stands in the query, and not one near it.
+
+    Spark computes a decimal with 28 digits, and rounds what has more. And it takes dates and times through Java's old
+    calendar, which has no 5th to 14th of October 1582: they come as the 15th.
+    """
+    if isinstance(value, Decimal):
+        return len(value.as_tuple().digits) < DefaultContext.prec
+    if isinstance(value, dt.datetime):
+        return value.tzinfo is None or not _GAP[0] <= value.date() <= _GAP[1]
+    return value != _GAP_ENDS
+
+
 def _column(each: Filter) -> str:
     return str((each.child if isinstance(each, Not) else each).attribute[0])  # type: ignore[attr-defined]
 
@@ -173,6 +189,8 @@ def _plain(each: Filter, kafka: bool) -> Filter | None:
         for value in values:
             fits = isinstance(value, wanted) and not isinstance(value, bool)
             if value is not None and (not fits or (isinstance(value, dt.datetime) and value.tzinfo is None)):
+                return None
+            if not is_as_written(value):
                 return None
     named: Filter = replace(cast(Any, each), attribute=(name,))
     return named

@@ -31,9 +31,10 @@ from jjq.log.bounds import KEY, TEXT_BYTES, Bounds, Collected, above, hold, of_c
 from jjq.log.check import check_sealed
 from jjq.log.format import NO_TS
 from jjq.log.sealed import SealedWriter
-from jjq.schema import physical
+from jjq.schema import TIMESTAMP, physical
 from jjq.staging import staged_segment
 from pyspark_jjq.conditions import Condition, conditions, kept
+from pyspark_jjq.filters import narrow
 
 UTC = dt.UTC
 FLOATS = st.one_of(st.sampled_from([0.0, -0.0, math.nan, math.inf, -math.inf, 5e-324]), st.floats(width=32))
@@ -210,6 +211,26 @@ def test_a_decimal_that_spark_may_have_rounded_leaves_nothing_out() -> None:
         assert conditions([each], ["c"]) == ()
         assert kept(batch, conditions([each], ["c"])) is batch
     assert len(conditions([EqualTo(("c",), Decimal("9" * 27))], ["c"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "usable"),
+    [
+        (pa.date32(), dt.date(1582, 10, 15), False),
+        (pa.date32(), dt.date(1582, 10, 4), True),
+        (TIMESTAMP, dt.datetime(1582, 10, 15, 1, tzinfo=UTC), False),
+        (TIMESTAMP, dt.datetime(1582, 10, 16, 23, tzinfo=UTC), False),
+        (TIMESTAMP, dt.datetime(1582, 10, 17, tzinfo=UTC), True),
+        (pa.timestamp("us"), dt.datetime(1582, 10, 15), True),  # noqa: DTZ001 - of no zone, which Spark leaves as it is
+    ],
+)
+def test_days_that_the_old_calendar_lacks_leave_nothing_out(kind: pa.DataType, value: Any, usable: bool) -> None:
+    """Spark says the 15th of October 1582 for each of the ten days before it."""
+    assert bool(conditions([GreaterThan(("c",), value)], ["c"])) is usable
+    if kind == TIMESTAMP:
+        left, rest = narrow([GreaterThan(("_timestamp",), value)], kafka=False)
+        assert left.by_time is usable
+        assert len(rest) == 1
 
 
 def test_long_text_has_no_bounds() -> None:

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from jjq.errors import JjqError, RecordTooLarge, StoreClosed, StoreError, TopicDeleted
 from jjq.log.requests import MorePartitions
 from jjq.model import Position
@@ -450,9 +452,16 @@ class Producer:
             batch.leave_to_parent()
 
 
+def _before_fork() -> None:
+    """pyarrow imports pandas with its first value, under a lock that a child would find locked for ever: with a producer's
+    thread amid that, a fork waits for it."""
+    if any(each._thread is not None for each in list(_producers)):
+        pa.array([0])
+
+
 def _after_fork_in_child() -> None:
     for each in list(_producers):
         each._after_fork()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)

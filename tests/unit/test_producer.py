@@ -3,6 +3,8 @@
 import contextlib
 import errno
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,6 +125,30 @@ def test_a_record_that_cannot_go_in_is_refused_before_it_is_among_others(store: 
         futures.append(producer.push("t", b"", headers={"k": b"v" * 50}))
         producer.flush(60)
         assert [future.result().offset for future in futures] == list(range(31))
+
+
+FORK_AT_ONCE = """
+import os, signal, sys
+import jjq
+store = jjq.open(sys.argv[1])
+producer = store.producer(linger_ms=0)
+producer.push("t", b"parent")
+while "pandas" not in sys.modules:  # pyarrow's first value imports it
+    pass
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    producer.push("t", b"child").result(10)
+    os._exit(0)
+producer.close()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_fork_while_the_first_record_is_written_leaves_a_child_that_can_push(store: jjq.Store) -> None:
+    store.create_topic("t")
+    subprocess.run([sys.executable, "-c", FORK_AT_ONCE, str(store.path)], check=True, timeout=60)
+    assert sorted(store.topic("t").read().read_all()["value"].to_pylist()) == [b"child", b"parent"]
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -11,6 +11,7 @@ into any other, where nothing tells a frame's columns from a table's.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -40,8 +41,10 @@ def defined(options: Mapping[str, str]) -> dict[str, str]:
     given = {name.removeprefix("option."): value for name, value in options.items() if name.startswith("option.")}
     given |= {name: value for name, value in options.items() if name.lower() in _KNOWN}
     location = given.get("path", "")
-    if location.startswith("file:"):  # a URI by now, whatever it was written as
-        given["path"] = unquote("/" + location.removeprefix("file:").lstrip("/"))
+    if location.startswith("file:"):
+        # Spark puts that in front of the path as it was written; who writes a URI may have written %20 for a space.
+        written = "/" + location.removeprefix("file:").lstrip("/")
+        given["path"] = written if os.path.exists(written) else unquote(written)
     if any(name.lower() == "pushdownpredicate" for name in given):
         raise InvalidArgument(
             "pushDownPredicate is not for tables: Spark keeps one plan of a table for a whole query, and where that reads it "

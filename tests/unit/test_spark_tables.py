@@ -1,5 +1,8 @@
 """What a table's options become on their way through Spark's catalog. tests/spark/test_tables.py has the statements."""
 
+from pathlib import Path
+from urllib.parse import quote
+
 import pytest
 
 pytest.importorskip("pyspark_jjq.tables", reason="pyspark is not installed")
@@ -59,3 +62,10 @@ def test_a_write_never_takes_what_is_noted_and_quotes_it(given: dict[str, str]) 
     schema = tables.note(COLUMNS, OPTIONS | {"path": "/data/o'clock"})
     with pytest.raises(InvalidArgument, match=r"WITH \(path '/data/o\\'clock', topic 'flights'\)"):
         tables.to_write(given, schema)
+
+
+@pytest.mark.parametrize("name", ["my 100% store", "a%20b", "a%25", "plus+é"])
+def test_a_path_is_taken_as_it_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    for written in (f"file:{tmp_path}/{name}", f"file:{quote(str(tmp_path / name))}", f"file://{tmp_path}/{name}"):
+        assert tables.defined({"provider": "jjq", "path": written})["path"] == str(tmp_path / name)

@@ -16,7 +16,9 @@ partitions = st.integers(0, MOST - 1)  # of those there are then: see `there_is`
 
 
 class SubscriberMachine(RuleBasedStateMachine):
-    """`cursor` is durable, `polled` is where the handle's polling is (None before its first poll)."""
+    """`cursor` is durable, `polled` is where the handle's polling is (None before its first poll). A partition that was added
+    since is `unseen` until polling gives a record of it: polling begins there where the cursor is when it comes by.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,6 +31,7 @@ class SubscriberMachine(RuleBasedStateMachine):
         self.start = [0] * PARTITIONS
         self.cursor = [0] * PARTITIONS
         self.polled: list[int] | None = None
+        self.unseen: set[int] = set()
         self.pinned: tuple[int, int] | None = None
         self.skipped = 0
         self.skip = False
@@ -53,12 +56,13 @@ class SubscriberMachine(RuleBasedStateMachine):
         """New partitions are read from their start, by those that were polling too."""
         added = range(len(self.log), min(len(self.log) + more, MOST))
         (self.store if mine else self.other_store).alter_topic("t", partitions=added.stop)
-        for _ in added:
+        for partition in added:
             self.log.append([])
             self.start.append(0)
             self.cursor.append(0)
             if self.polled is not None:
                 self.polled.append(0)
+                self.unseen.add(partition)
 
     @rule(partition=partitions, count=st.integers(1, 40))
     def push(self, partition: int, count: int) -> None:
@@ -133,7 +137,7 @@ class SubscriberMachine(RuleBasedStateMachine):
             if self.pinned is not None and self.pinned[1] == before[self.pinned[0]] >= self.start[self.pinned[0]]:
                 assert (record.partition, record.offset) == self.pinned
             self.pinned = None
-            if self.polled is not None:
+            if self.polled is not None and record.partition not in self.unseen:
                 self.polled[record.partition] = max(self.polled[record.partition], record.offset + 1)
         self.cursor[record.partition] = record.offset + 1
         self.skip_ahead()
@@ -165,13 +169,24 @@ class SubscriberMachine(RuleBasedStateMachine):
             return
         self.polled = places
         for record in records:
-            # Where its place has expired and the cursor is further (the topic was emptied), polling follows the cursor.
-            if places[record.partition] < self.start[record.partition]:
-                places[record.partition] = max(places[record.partition], self.cursor[record.partition])
+            partition = record.partition
+            if partition in self.unseen:
+                assert record.offset <= max(self.cursor[partition], self.start[partition])
+                places[partition] = record.offset
+                self.unseen.discard(partition)
+            places[partition] = self.goes_on(partition, places[partition])
             self.expect(places, record)
-            places[record.partition] = record.offset + 1
-        left = sum(max(0, len(log) - max(p, s)) for log, p, s in zip(self.log, places, self.start, strict=True))
+            places[partition] = record.offset + 1
+        left = sum(
+            max(0, len(log) - max(self.start[p], self.cursor[p] if p in self.unseen else self.goes_on(p, places[p])))
+            for p, log in enumerate(self.log)
+            if p not in self.unseen or not records  # what it comes by after it has found something is for the next time
+        )
         assert len(records) == most or left == 0 or (not self.skip and records)
+
+    def goes_on(self, partition: int, place: int) -> int:
+        """Where polling goes on: from where the cursor is, if that is further and the place has expired."""
+        return max(place, self.cursor[partition]) if place < self.start[partition] else place
 
     @precondition(lambda self: self.polled is not None)
     @rule()
@@ -203,6 +218,7 @@ class SubscriberMachine(RuleBasedStateMachine):
             self.cursor[each] = place
             if self.polled is not None:
                 self.polled[each] = place
+                self.unseen.discard(each)
         self.pinned = None
 
     @rule()
@@ -211,6 +227,7 @@ class SubscriberMachine(RuleBasedStateMachine):
         self.handle.close()
         self.handle = self.store.subscriber("s")
         self.polled, self.pinned = None, None
+        self.unseen = set()
 
     # --- always ------------------------------------------------------------------------------------------------------
 

@@ -83,7 +83,7 @@ def test_a_batch_that_comes_again_with_another_number_of_rows_is_another_batch(s
     topic = store.create_topic("t", partitions=3)
     table = pa.table({"value": [b"a", b"b", b"c"], "key": [b"1", b"2", b"3"]})
     first, again = (topic.push_table(table, writer_id="w", batch_id=1) for _ in range(2))
-    assert [each[:3] for each in again.ranges] == [each[:3] for each in first.ranges]
+    assert repr(again) == repr(first) == "Positions(1:[0, 1), 2:[0, 2))"
     for other in (table.slice(1), pa.concat_tables([table, table]), table.slice(0, 0)):
         with pytest.raises(jjq.WriterConflict, match="with 3 rows into 't'"):
             topic.push_table(other, writer_id="w", batch_id=1)

@@ -218,7 +218,8 @@ def test_what_expired_is_an_error_that_says_where_it_begins(cli: Cli) -> None:
         (["t", "--end", "soon"], 2, "is not understood"),
         (["t", "--columns", "n,nope"], 2, "no column 'nope'"),
         (["t", "--partition", "2"], 2, "partitions 0 to 1"),
-        (["t", "-n", "0"], 2, "at least 1"),
+        (["t", "-n", "0"], 2, "-n 0 is for --follow"),
+        (["t", "-n", "0", "--follow", "--start", "0"], 2, "-n 0 is for --follow"),
         (["t", "--follow", "--end", "5"], 2, "--follow has no end"),
         (["t", "--output", "xml"], 2, "invalid choice"),
         ([], 2, "required: TOPIC"),
@@ -226,6 +227,12 @@ def test_what_expired_is_an_error_that_says_where_it_begins(cli: Cli) -> None:
 )
 def test_what_tail_cannot_show(flights: Cli, arguments: list[str], code: int, says: str) -> None:
     assert says in flights.error("tail", *arguments, code=code)
+
+
+def test_tail_from_a_time_ago_written_as_one_word(flights: Cli) -> None:
+    assert flights.lines("tail", "t", "--start", "-1h") == []
+    everything = flights.lines("tail", "t", "--start", "-300000h")
+    assert everything == flights.lines("tail", "t", "--start", "earliest") != []
 
 
 # --- pop and peek ----------------------------------------------------------------------------------------------------

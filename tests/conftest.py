@@ -35,13 +35,7 @@ ROOM_BYTES = 4 << 30
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if hasattr(config, "workerinput"):  # one of several processes of tests: in a room of the first one's
-        base = Path(config.option.basetemp)
-        if MEMORY in base.parents:
-            tempfile.tempdir = tempfile.mkdtemp(prefix=base.name, dir=base.parent)
-    elif config.option.basetemp is None and os.access(MEMORY, os.W_OK):
-        if shutil.disk_usage(MEMORY).free < ROOM_BYTES:
-            return
+    if config.option.basetemp is None and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM_BYTES:
         room = Path(tempfile.mkdtemp(prefix="jjq-test-", dir=MEMORY))
         config.option.basetemp = room / "base"  # pytest empties it
         (room / "temporary").mkdir()

@@ -108,7 +108,7 @@ def test_a_batch_without_rows_makes_the_topic_and_counts(spark: SparkSession, gi
     assert given.frame("t").count() == 0
     some = spark.createDataFrame([("AA", 1)], FLIGHTS)
     append(nothing, given, topic="t", writerId="loader", batchId=0)
-    with pytest.raises(AnalysisException, match="batch 0 of writer 'loader' was committed before, without rows"):
+    with pytest.raises(AnalysisException, match="batch 0 of writer 'loader' was committed before with no rows"):
         append(some, given, topic="t", writerId="loader", batchId=0)
     append(some, given, topic="t", writerId="loader", batchId=1)
     assert given.frame("t").count() == 1

@@ -259,7 +259,7 @@ def test_a_batch_of_one_writer_counts_once(spark: SparkSession, store: jjq.Store
     with pytest.raises(Exception, match=r"jjq writer reset"):
         write(frame, store, topic="t", writerId="loader", batchId=3)
     assert len(records(store)) == 20
-    with pytest.raises(Exception, match="was committed before, into t, and this one is for other"):
+    with pytest.raises(Exception, match="with 10 rows into 't', and this one has 10 rows into 'other'"):
         write(frame, store, topic="other", writerId="loader", batchId=8)
     assert records(store, "other") == []
 

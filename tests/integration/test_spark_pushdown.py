@@ -74,12 +74,12 @@ def test_offsets_and_places_are_filtered_exactly(
     assert [(row["partition"], row["offset"]) for row in rows(reader, reader.partitions())] == wanted
 
 
-def test_several_offsets_are_read_with_what_lies_between_them(store: jjq.Store) -> None:
+def test_of_several_offsets_those_between_them_are_not_given(store: jjq.Store) -> None:
     store.create_topic("t").push_many(number(9))
     several: list[Filter] = [In(("offset",), (3, 5))]
     reader, rest = filtering(store, several)
     assert rest == several
-    assert [row["offset"] for row in rows(reader, reader.partitions())] == [3, 4, 5]
+    assert [row["offset"] for row in rows(reader, reader.partitions())] == [3, 5]
 
 
 def push_by_segments(store: jjq.Store) -> None:

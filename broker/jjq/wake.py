@@ -106,7 +106,8 @@ class _Watcher:
                 del self._following[listener]
             else:
                 self._following[listener] -= 1
-            following = None if self._led else next(iter(self._following), None)
+            # Who came last waits longest: so of a hundred that look now and then, few hand over.
+            following = None if self._led else next(reversed(self._following), None)
         if following is not None:
             following.wait_no_more()
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import jjq
+from tests.integration.forks import Forks
 
 COMMAND = Path(sys.executable).with_name("jjq")
 
@@ -22,20 +23,26 @@ class Cli:
 
     directory: Path
     store: Path
+    forks: Forks
     environment: dict[str, str] = field(default_factory=dict)
 
     def start(self, *arguments: str | Path, **options: Any) -> subprocess.Popen[bytes]:
+        """The installed command, while it runs."""
         streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         return subprocess.Popen(
             [COMMAND, *map(str, arguments)], cwd=self.directory, env=self.environment, **(streams | options)
         )
 
-    def run(self, *arguments: str | Path, stdin: bytes | str = b"", code: int = 0) -> subprocess.CompletedProcess[str]:
-        """The finished command, whose exit code must be `code`."""
+    def run(
+        self, *arguments: str | Path, stdin: bytes | str = b"", code: int = 0, fresh: bool = False
+    ) -> subprocess.CompletedProcess[str]:
+        """The finished command, whose exit code must be `code`. With `fresh` it is the installed one, not a fork."""
         data = stdin.encode() if isinstance(stdin, str) else stdin
-        done = subprocess.run(
-            [COMMAND, *map(str, arguments)], cwd=self.directory, env=self.environment, input=data, capture_output=True
-        )
+        command = [str(each) for each in (COMMAND, *arguments)]
+        if fresh:
+            done = subprocess.run(command, cwd=self.directory, env=self.environment, input=data, capture_output=True)
+        else:
+            done = self.forks.run(command, self.directory, self.environment, data)
         out, err = done.stdout.decode(), done.stderr.decode()
         assert done.returncode == code, f"jjq {' '.join(map(str, arguments))} -> {done.returncode}\n{out}\n{err}"
         assert "Traceback" not in err
@@ -66,11 +73,22 @@ class Cli:
         return jjq.open(self.store)
 
 
+def environment() -> dict[str, str]:
+    kept = ("PATH", "HOME", "LANG", "COVERAGE_PROCESS_START")
+    return {name: os.environ[name] for name in kept if name in os.environ} | {"PYTHONWARNINGS": "error"}
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    forks = Forks(environment())
+    yield forks
+    forks.end()
+
+
 @pytest.fixture
-def cli(tmp_path: Path) -> Cli:
+def cli(tmp_path: Path, forks: Forks) -> Cli:
     store = tmp_path / "store"
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "COVERAGE_PROCESS_START") if name in os.environ}
-    return Cli(tmp_path, store, {**kept, "JJQ_STORE": str(store), "PYTHONWARNINGS": "error"})
+    return Cli(tmp_path, store, forks, environment() | {"JJQ_STORE": str(store)})
 
 
 @pytest.fixture

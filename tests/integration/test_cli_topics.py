@@ -23,12 +23,12 @@ EVERY_TYPE = {
 
 
 def test_the_version_is_the_distributions(cli: Cli) -> None:
-    assert cli.text("--version") == f"jjq {importlib.metadata.version('jjq')}\n"
+    assert cli.text("--version", fresh=True) == f"jjq {importlib.metadata.version('jjq')}\n"
 
 
 def test_bare_or_with_an_unknown_command_it_says_how_to_get_help(cli: Cli) -> None:
     for arguments in ((), ("topic",), ("tpic",), ("topic", "creat", "t"), ("topic", "list", "--jsn")):
-        assert "--help`" in cli.error(*arguments, code=2)
+        assert "--help`" in cli.error(*arguments, code=2, fresh=True)
 
 
 def test_with_json_errors_are_json_whatever_is_wrong(cli: Cli) -> None:
@@ -55,8 +55,8 @@ def test_times_in_json_are_iso(cli: Cli) -> None:
 
 
 def test_every_command_has_help(cli: Cli) -> None:
-    assert "subscriber" in cli.text("--help")
-    assert "examples:" in cli.text("topic", "create", "--help")
+    assert "subscriber" in cli.text("--help", fresh=True)
+    assert "examples:" in cli.text("topic", "create", "--help", fresh=True)
 
 
 def test_the_store_is_an_option_before_or_after_the_command_or_the_environment_or_a_default(cli: Cli) -> None:

@@ -100,7 +100,8 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
             .load(str(options.files))
         )
         writer = files.writeStream.format("jjq").option("path", str(options.store)).option("topic", options.output)
-        writer = writer.option("partitions", options.partitions)
+        if not has_topic(options.store, options.output):  # one that is there is used as it is
+            writer = writer.option("partitions", options.partitions)
         if options.key is not None:
             writer = writer.option("keyColumn", options.key)
         running.run_query(writer, options, "ingest")

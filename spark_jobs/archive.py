@@ -77,7 +77,10 @@ def require_delta(spark: SparkSession) -> None:
 def require_own(spark: SparkSession, output: str, checkpoint: str) -> None:
     """Raises Refused where files were archived that this checkpoint knows nothing of. Spark's sink goes by the number of
     the micro-batch alone: it would take the first ones of a new query for those that are there, and leave them out."""
-    there, known = last_number(spark, f"{output}/_spark_metadata"), last_number(spark, f"{checkpoint}/offsets")
+    try:
+        there, known = last_number(spark, f"{output}/_spark_metadata"), last_number(spark, f"{checkpoint}/offsets")
+    except Py4JJavaError as error:  # such as a URI that Spark has no file system for
+        raise running.Refused(f"--output, --checkpoint: {error.java_exception.getMessage()}") from None
     if there > known:
         raise running.Refused(
             f"--output: {output} was written up to micro-batch {there} by a query whose checkpoint is another than "

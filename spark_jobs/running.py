@@ -187,8 +187,11 @@ def alone(checkpoint: str, job: str) -> Iterator[None]:
     if path is None:
         yield
         return
-    path.mkdir(parents=True, exist_ok=True)
-    held = os.open(path, os.O_RDONLY)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        held = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise Refused(f"--checkpoint: {checkpoint} cannot be a directory of this query: {error.strerror}") from None
     try:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -57,6 +57,8 @@ def test_a_run_beside_another_one_of_the_same_query_is_refused(
     for _ in range(2):
         route.main(words, spark)
     assert store.topic("all").offsets()[0].end == 3
+    (tmp_path / "file").touch()
+    assert "cannot be a directory" in refused(route, [*words[:-1], str(tmp_path / "file")], spark)
 
 
 def test_the_checkpoint_of_another_job_is_refused_and_does_not_pass_over_what_that_one_has_read(
@@ -78,14 +80,32 @@ def test_an_archive_of_another_checkpoint_is_not_added_to(
     archive.main([*words, str(tmp_path / "first")], spark)
     store.topic("t").push({"n": 3})
     assert "another than" in refused(archive, [*words, str(tmp_path / "second")], spark)
-    for _ in range(12):  # the log of the files is compacted meanwhile
+    compact = "spark.sql.streaming.fileSink.log.compactInterval"
+    spark.conf.set(compact, 2)
+    for _ in range(2):
         archive.main([*words, str(tmp_path / "first")], spark)
         store.topic("t").push({"n": store.topic("t").offsets()[0].end})
-    assert archived(spark, tmp_path / "archive") == list(range(15))
+    spark.conf.unset(compact)
+    assert (tmp_path / "archive" / "_spark_metadata" / "1.compact").exists()
+    assert archived(spark, tmp_path / "archive") == list(range(5))
     assert "another than" in refused(archive, [*words, str(tmp_path / "second")], spark)
+    nowhere = [*words[:-3], "--output", "nofs://bucket/a", "--checkpoint", str(tmp_path / "third")]
+    assert "nofs" in refused(archive, nowhere, spark)
     second = [*words[:-3], "--output", f"file://{tmp_path}/second-archive", "--checkpoint", str(tmp_path / "second")]
     archive.main(second, spark)
-    assert archived(spark, tmp_path / "second-archive") == list(range(16))
+    assert archived(spark, tmp_path / "second-archive") == list(range(6))
+
+
+def test_files_go_into_a_store_that_is_made_in_an_empty_directory(spark: SparkSession, tmp_path: Path) -> None:
+    for name in ("files", "empty"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "files" / "1.json").write_text('{"n": 1}\n')
+    words = ["--files", str(tmp_path / "files"), "--format", "json", "--output", "t"]
+    for name in ("empty", "missing"):
+        place = ["--store", str(tmp_path / name), "--checkpoint", str(tmp_path / f"{name}-checkpoint")]
+        ingest.main([*words, *place], spark)
+        with jjq.open(tmp_path / name, read_only=True) as made:
+            assert made.topic("t").read().read_all().to_pylist() == [{"n": 1}]
 
 
 # --- outputs that are there -------------------------------------------------------------------------------------------

@@ -147,7 +147,7 @@ def test_a_task_that_fails_half_way_leaves_nothing_and_its_rows_come_once(
     assert written(store)[-1] == b"after"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_two_attempts_of_a_task_count_once_and_without_staging_twice(
     store: jjq.Store, checkpoint: Path, large: int
 ) -> None:
@@ -161,7 +161,7 @@ def test_two_attempts_of_a_task_count_once_and_without_staging_twice(
 # --- the driver
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_driver_killed_before_the_transaction_writes_the_micro_batch_once(
     spark: SparkSession, store: jjq.Store, checkpoint: Path
 ) -> None:
@@ -172,7 +172,7 @@ def test_a_driver_killed_before_the_transaction_writes_the_micro_batch_once(
     assert written(store) == value(ROWS)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_driver_killed_after_the_transaction_writes_the_micro_batch_once(
     spark: SparkSession, store: jjq.Store, checkpoint: Path, tmp_path: Path
 ) -> None:

@@ -32,10 +32,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "jobs.md"
 LINES = 900  # of each month's file: all of its first day, where some flights are cancelled and some planes return
 JOBS = [archive, ingest, mirror, replay, route, sessionize]
-pytestmark = pytest.mark.timeout(300)  # the first test waits for all commands of the page
+pytestmark = pytest.mark.timeout(600)  # the first test waits for all commands of the page
 
 TEN = datetime(2013, 1, 1, 10, tzinfo=UTC)
-SUBMIT_SECONDS = 240
+SUBMIT_SECONDS = 480
 
 
 def commands() -> list[list[str]]:

@@ -175,7 +175,10 @@ def test_ingest_says_what_is_missing(spark: SparkSession, store: jjq.Store, tmp_
     words = ["--store", str(store.path), "--files", str(files), "--checkpoint", str(tmp_path / "c"), "--output", "t"]
     assert "not a directory" in refused(ingest.main, words, spark)
     files.mkdir()
-    assert "give --schema" in refused(ingest.main, words, spark)
+    for text in (None, "", "n,m\n"):
+        if text is not None:
+            (files / "1.csv").write_text(text)
+        assert "give --schema" in refused(ingest.main, words, spark)
     assert "no column 'm'" in refused(ingest.main, [*words, "--schema", "n INT", "--key", "m"], spark)
     store.create_topic("t")
     assert "has no schema" in refused(ingest.main, words, spark)

@@ -91,7 +91,7 @@ def _timestamp_type(store: Store, topic_id: str) -> int:
     """Asked where it is needed: a topic may have come after the query, and its reader, were made."""
     row = store.catalog.topic_by_id(topic_id)
     if row is None:
-        raise TopicDeleted(f"the topic (id {topic_id}) was deleted", topic_id=topic_id)
+        raise store.catalog.deleted(topic_id)
     return TIMESTAMP_TYPES[TopicConfig.from_dict(row.config).timestamps]
 
 

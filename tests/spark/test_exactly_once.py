@@ -243,6 +243,33 @@ def test_two_saves_in_one_foreach_batch_under_one_writer_id_are_refused(
         for_each_batch(spark, store, checkpoint, save)
 
 
+@pytest.mark.parametrize("group", [None, "nightly"], ids=["", "in a group of jobs"])
+def test_a_second_save_of_as_many_rows_is_told_from_a_replay_by_its_run(
+    spark: SparkSession, store: jjq.Store, checkpoint: Path, group: str | None
+) -> None:
+    twice = True
+
+    def save(frame: DataFrame, batch: int) -> None:
+        if group is not None:
+            frame.sparkSession.sparkContext.setJobGroup(group, "the same in each run")
+        for _ in range(1 + twice):
+            writing = frame.write.format("jjq").options(topic="out", writerId="copy", batchId=batch).mode("append")
+            writing.save(str(store.path))
+
+    if group is None:
+        for _ in range(2):  # a restart repeats the first of them, and then the second is refused again
+            with pytest.raises(
+                StreamingQueryException, match="batch 0 of writer 'copy' was committed before by the same run"
+            ):
+                for_each_batch(spark, store, checkpoint, save)
+        twice = False
+    for_each_batch(spark, store, checkpoint, save)
+    assert written(store) == value(ROWS)
+    forget_commit(checkpoint, BATCHES - 1)
+    for_each_batch(spark, store, checkpoint, save)
+    assert written(store) == value(ROWS)
+
+
 def test_a_writer_id_in_foreach_batch_is_of_one_query(
     spark: SparkSession, store: jjq.Store, checkpoint: Path, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from jjq.errors import (
     DamagedSegment,
     DataLoss,
     DeliveryExpired,
+    Forbidden,
     InvalidArgument,
     InvalidName,
     JjqError,
@@ -31,10 +32,12 @@ from jjq.errors import (
     SubscriberBusy,
     SubscriberExists,
     SubscriberNotFound,
+    TooManyRequests,
     TopicDeleted,
     TopicExists,
     TopicFull,
     TopicNotFound,
+    Unauthorized,
     WriterConflict,
 )
 from jjq.model import (
@@ -59,9 +62,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Channel", "ChannelCounts", "ChannelNotFound", "Commit", "ConsumerInfo", "DamagedSegment", "DataLoss", "Delivery",
-    "DeliveryExpired", "InvalidArgument", "InvalidName", "JjqError", "OffsetOutOfRange", "PartitionLag",
+    "DeliveryExpired", "Forbidden", "InvalidArgument", "InvalidName", "JjqError", "OffsetOutOfRange", "PartitionLag",
     "PartitionOffsets", "Position", "Positions", "Record", "RecordTooLarge", "SchemaMismatch", "SegmentInfo", "Slice",
     "StagedFile", "StagedFileMissing", "Store", "StoreClosed", "StoreError", "StoreFormat", "StoreNotFound",
-    "StoreReadOnly", "Subscriber", "SubscriberBusy", "SubscriberExists", "SubscriberNotFound", "Topic", "TopicDeleted",
-    "TopicExists", "TopicFull", "TopicNotFound", "TopicOffsets", "WriterConflict", "WriterInfo", "open",
+    "StoreReadOnly", "Subscriber", "SubscriberBusy", "SubscriberExists", "SubscriberNotFound", "TooManyRequests",
+    "Topic", "TopicDeleted", "TopicExists", "TopicFull", "TopicNotFound", "TopicOffsets", "Unauthorized",
+    "WriterConflict", "WriterInfo", "open",
 ]  # fmt: skip

@@ -492,14 +492,21 @@ class Topic:
         `_timestamp`, `_key`, `_headers` to add; by default none for a topic with a schema, else
         `_partition, _offset, _timestamp, _key`. DuckDB, Polars and pandas take the reader as it is.
         """
+        user, added, slices = self.plan_read(start, end, columns, metadata, partitions)
+        batches = self.reader.read(slices, user, added, BATCH_BYTES)
+        return pa.RecordBatchReader.from_batches(output_schema(user, added), batches)
+
+    def plan_read(
+        self, start: Any = "earliest", end: Any = "latest", columns: Sequence[str] | None = None,
+        metadata: Sequence[str] | None = None, partitions: Sequence[int] | None = None,
+    ) -> tuple[pa.Schema, tuple[str, ...], list[Slice]]:  # fmt: skip
+        """What `read` would read: columns of the topic, metadata, and slices."""
         self.catch_up()
         user = self.select(columns)
         added = self.check_metadata(_RAW_METADATA if metadata is None and self.schema is None else metadata or ())
         chosen = range(self.partitions) if partitions is None else [self.check_partition(p) for p in partitions]
         first, last = self.resolve(start, partitions=chosen), self.resolve(end, end=True, partitions=chosen)
-        slices = [each for p in chosen for each in self.plan(p, first[p], max(first[p], last[p]))]
-        batches = self.reader.read(slices, user, added, BATCH_BYTES)
-        return pa.RecordBatchReader.from_batches(output_schema(user, added), batches)
+        return user, added, [each for p in chosen for each in self.plan(p, first[p], max(first[p], last[p]))]
 
     def to_pandas(self, start: Any = "earliest", end: Any = "latest", **options: Any) -> Any:
         """`read` as a pandas DataFrame."""

@@ -8,7 +8,7 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from jjq.errors import (
     TopicNotFound,
 )
 from jjq.facts import Facts
+from jjq.feed import Place, follow
 from jjq.hot import DEFAULT_BYTES, HotStore
 from jjq.interest import glob, subscriptions
 from jjq.log.partition import PartitionLog
@@ -361,6 +362,14 @@ class Store:
         topic = self._topic(self._facts_of(first.topic_id).row())
         user = topic.select(columns) if schema is None else schema
         return self.reader(first.topic_id, first.topic).read(slices, user, topic.check_metadata(metadata), target_bytes)
+
+    def follow(
+        self, topic: Topic, places: Mapping[int, Place], columns: Sequence[str] | None = None,
+        *, new_partitions: bool = True,
+    ) -> Iterator[list[Record]]:  # fmt: skip
+        """The records of a topic from there on, then each new one as it comes, for ever: see `jjq.feed.follow`."""
+        self.check_open()
+        return follow(self, topic, places, columns, new_partitions=new_partitions)
 
     # --- exactly-once writing ----------------------------------------------------------------------------------------
 

@@ -180,21 +180,26 @@ def pack_error(error: JjqError, store: str) -> dict[str, Any]:
     """An error as a client may see it: `store`, the path of the store, is in none of its texts."""
     details = {}
     for name, value in error.details.items():
-        text = _hidden(str(value), store) if isinstance(value, (str, bytes)) or hasattr(value, "__fspath__") else value
+        text = hidden(str(value), store) if isinstance(value, (str, bytes)) or hasattr(value, "__fspath__") else value
         with_it = {**details, name: text}
         try:
             if len(json.dumps(with_it, default=str)) <= _MOST_DETAILS:
                 details = with_it
         except (TypeError, ValueError, RecursionError):
             continue
-    message = _hidden(error.message, store)
+    message = hidden(error.message, store)
     if len(message) > _MOST_MESSAGE:
         message = f"{message[:_MOST_MESSAGE]}... ({len(message):,} characters)"
     return {"code": error.code, "message": message, "details": json.loads(json.dumps(details, default=str))}
 
 
-def _hidden(text: str, store: str) -> str:
-    return text.replace(f"{store}/", "").replace(store, "the store")
+def hidden(value: Any, store: str) -> Any:
+    """A value as a client may see it: where the store is, is in none of its texts."""
+    if isinstance(value, str):
+        return value.replace(f"{store}/", "").replace(store, "the store")
+    if isinstance(value, dict):
+        return {key: hidden(each, store) for key, each in value.items()}
+    return [hidden(each, store) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def unpack_error(packed: Mapping[str, Any]) -> JjqError:

@@ -43,7 +43,7 @@ class RemoteChannel(Channel):
         self._max_in_flight = whole(max_in_flight, "max_in_flight", 1)
         self._handle = next(store.handle_numbers)
         self._closed = self._consumes = False
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._ahead: deque[Delivery] = deque()  # received for an iteration that was cancelled before it had them
 
     @property

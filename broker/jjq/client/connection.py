@@ -72,10 +72,12 @@ class Connection:
         self._headers = [] if token is None else [(wire.TOKEN_HEADER.encode(), f"Bearer {token}".encode())]
         self._options = _client_options(address, tls_ca, tls_cert, tls_key)
         self.session = uuid.uuid4().hex
+        self.broker = ""  # which one it was that answered last: one that is started anew has another name
         self._pid = os.getpid()
         self._mutex = threading.Lock()
         self._flight: flight.FlightClient | None = None
         self._state = ""
+        self.ping_now = False
         self._closed = threading.Event()
         self._numbers = itertools.count(1)
         self._outstanding: dict[int, None] = {}  # in their order, which is that of the numbers
@@ -86,11 +88,13 @@ class Connection:
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
-    def ask(self, name: str, /, **args: Any) -> Any:
+    def ask(self, name: str, /, *, answer_s: float = _ANSWER_S, **args: Any) -> Any:
         """An action that changes nothing, so it may be asked any number of times."""
-        return self._act(name, {"args": args}, _ANSWER_S)
+        return self._act(name, {"args": args}, answer_s)
 
-    def act(self, name: str, /, *, wait_s: float = 0.0, once: bool = False, **args: Any) -> Any:
+    def act(
+        self, name: str, /, *, wait_s: float = 0.0, answer_s: float = _ANSWER_S, once: bool = False, **args: Any
+    ) -> Any:
         """An action of this session: done once, however often its answer has to be asked for. `wait_s` is what it may wait for
         records.
 
@@ -98,7 +102,7 @@ class Connection:
         BrokerUnavailable is raised.
         """
         with self.numbered() as about:
-            return self._act(name, {"args": args, "once": once, **about}, _ANSWER_S if not wait_s else wait_s + _MARGIN_S)
+            return self._act(name, {"args": args, "once": once, **about}, wait_s + _MARGIN_S if wait_s else answer_s)
 
     def tell(self, name: str, /, **args: Any) -> None:
         """An action that a broker which cannot be reached does by itself when it has not heard from us for a while."""
@@ -121,7 +125,7 @@ class Connection:
         try:
             with self._mutex:
                 done = next(iter(self._outstanding))
-            yield {"session": self.session, "id": number, "done": done}
+            yield {"session": self.session, "broker": self.broker, "id": number, "done": done}
         finally:
             with self._mutex:
                 del self._outstanding[number]
@@ -204,6 +208,8 @@ class Connection:
         with self._mutex:
             if self._state in (state, "closed"):
                 return
+            if self._state == "reconnecting" and state == "connected":
+                self.ping_now = True
             self._state = state
         if self._on_state is not None:
             try:
@@ -229,7 +235,8 @@ class Connection:
             return
         body = wire.encode({"args": {}, "session": self.session})
         try:
-            list(client.do_action(flight.Action("ping", body), self.options(_PING_ANSWER_S)))
+            (told,) = client.do_action(flight.Action("ping", body), self.options(_PING_ANSWER_S))
+            self.broker = wire.decode(told.body)["broker"]
             self._tell("connected")
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             if known_error(error) is None:
@@ -265,7 +272,8 @@ def _keep_alive(connection: weakref.ref[Connection], closed: threading.Event) ->
         found = connection()
         if found is None:
             return
-        if time.monotonic() >= due:
+        if time.monotonic() >= due or found.ping_now:
+            found.ping_now = False
             found.ping()
             due = time.monotonic() + _PING_S
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
 import time
 from typing import Any
@@ -58,25 +59,41 @@ class Streams:
         self._connection = connection
         self._mutex = threading.Lock()
         self._idle: list[_Stream] = []
+        self._ends: dict[tuple[str, int], int] = {}  # of partitions, as they were at some time
+        # What marks our messages, so that a broker which was started anew finds one that comes again.
+        self._producer = bytes(random.SystemRandom().randint(1, 255) for _ in range(6))
         connection.idle.append(self.sweep)
 
     def append(self, key: Key, batch: pa.RecordBatch, about: dict[str, Any]) -> dict[str, Any]:
         """Sends a batch; returns the broker's answer. Raises MorePartitions and what pushing raises."""
+        about["since"] = self._end(key[0], about["partition"])
         with self._connection.numbered() as number:
+            about |= {**number, "producer": self._producer, "sequence": number["id"]}
 
             def act(client: flight.FlightClient, repeated: bool) -> dict[str, Any]:
                 stream = self._take(client, key) or _Stream(client, key, batch.schema, self._connection.options())
-                told = stream.send(batch, wire.encode({**about, **number, "again": repeated}))
+                told = stream.send(batch, wire.encode({**about, "again": repeated}))
                 self._give(stream)
                 return told
 
             told = self._connection.persist(act, safe=False)
         error = told.get("error")
         if error is None:
+            place = key[0], about["partition"]
+            self._ends[place] = max(self._ends[place], told["start"])
             return told
         if error["code"] == wire.MORE_PARTITIONS:
             raise MorePartitions
         raise wire.unpack_error(error)
+
+    def _end(self, topic_id: str, partition: int) -> int:
+        """An offset behind which a batch of ours that is yet to be sent will lie."""
+        found = self._ends.get((topic_id, partition))
+        if found is None:
+            for each in self._connection.ask("offsets", topic_id=topic_id):
+                self._ends.setdefault((topic_id, each[0]), each[2])
+            found = self._ends.setdefault((topic_id, partition), 0)
+        return found
 
     def _take(self, client: flight.FlightClient, key: Key) -> _Stream | None:
         with self._mutex:
@@ -115,7 +132,8 @@ class RemoteLog:
         if request.stamps is not None:
             about["stamps"] = list(request.stamps)
         told = self._streams.append((self._topic_id, request.version), _batch(request), about)
-        request.offset, request.timestamp = told["start"], told["timestamp"]
+        request.offset = told["start"]
+        request.timestamp = told["timestamp"] if request.stamps is None else request.stamps[0]
 
     def append_value(self, version: int, value: bytes, among: int = 0) -> tuple[int, int]:
         """See `jjq.log.partition.PartitionLog.append_value`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from jjq.topic import Topic
 
 
+_LONG_S = 86_400.0  # for what reads the whole store
 _WAITING = 512  # coroutines that wait at once; more take turns
 
 
@@ -72,6 +73,7 @@ class RemoteStore(Store):
                 f"the broker at {self.url} (jjq {told['version']}) speaks another protocol, {told['protocol']} and not "
                 f"{wire.PROTOCOL}; install the same version at both ends"
             )
+        self.connection.broker = told["broker"]
         self.id = told["store"]
         self.read_only = told["read_only"]
         self.create_topics = told["create_topics"]
@@ -289,10 +291,18 @@ class RemoteStore(Store):
         return found
 
     def maintain(self, progress: Progress | None = None, *, grace_us: int | None = None) -> MaintenanceReport:
-        self._only_where_it_is("maintained: the broker does it by itself, and `jjq maintain --store` there at once")
+        from jjq.reports import MaintenanceReport
+
+        return MaintenanceReport(**self.connection.act("maintain", answer_s=_LONG_S, grace_us=grace_us))
 
     def verify(self, progress: Progress | None = None, *, sample: float | None = None) -> VerifyReport:
-        self._only_where_it_is("verified: run `jjq verify --store` there")
+        from jjq.reports import Problem, VerifyReport
+
+        found = self.connection.ask("verify", answer_s=_LONG_S, sample=sample)
+        del found["ok"]
+        return VerifyReport(
+            **{**found, "path": self.url, "problems": [Problem(**each) for each in found["problems"]]}
+        )
 
     def begin_maintenance(self) -> None:
         """The broker takes its turn at it; a client has none."""
@@ -306,6 +316,26 @@ class RemoteStore(Store):
     def _only_where_it_is(self, what: str) -> NoReturn:
         self.check_open()
         raise InvalidArgument(f"the store at {self.url} is behind a broker; only where its directory is can it be {what}")
+
+    def follow(
+        self, topic: Topic, places: Mapping[int, tuple[int, int]], columns: Sequence[str] | None = None,
+        *, new_partitions: bool = True,
+    ) -> Iterator[list[Record]]:  # fmt: skip
+        handle = next(self.handle_numbers)
+        now = [[partition, *place] for partition, place in places.items()]
+        chosen = None if columns is None else list(columns)
+        try:
+            while True:
+                wait = self.connection.wait_s(None)
+                told = self.connection.act(
+                    "follow", wait_s=wait, handle=handle, topic_id=topic.id, places=now, columns=chosen,
+                    new_partitions=new_partitions, timeout=wait,
+                )  # fmt: skip
+                now = told["places"]
+                if told["records"]:
+                    yield wire.unpack_records(told["records"])
+        finally:
+            self.connection.tell("close_handle", handle=handle)
 
     # --- for the parts of a store ------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from jjq import wire
 from jjq.errors import Forbidden, InvalidArgument, JjqError, StoreClosed, Unauthorized
 from jjq.server import flight_consuming  # noqa: F401 - its actions register themselves
 from jjq.server.flight_calls import ACTIONS, Call, Served, arguments, report, run
+from jjq.server.flight_sessions import unknown
 from jjq.server.flight_streams import plan_read, put, read
 from jjq.server.guard import Guard
 from jjq.server.settings import ServerSettings
@@ -75,6 +76,10 @@ class FlightFront:
         if ending.is_alive():
             log.warning("some Flight clients did not end within %.1f s; they are cut off", grace)
             _unstopped.append(server)
+
+
+def _refuse() -> None:
+    raise unknown()
 
 
 # Servers that wait for clients which do not go. To let go of one would wait as well, so each stays until the process ends.
@@ -145,15 +150,18 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
             return run(name, call, body["args"])
         if not isinstance(session, str):
             raise InvalidArgument("session is a text of the client's own, as random as can be")
-        known = bool(body.get("again")) and bool(body.get("once"))
-        call.session = self._served.sessions.get(session, call.caller.name, known=known)
+        sessions = self._served.sessions
+        call.session = sessions.get(session, call.caller.name)
         if name == "close_session":
             return run(name, call, body["args"])
         with call.session.busy():
             if body.get("id") is None:
                 return run(name, call, body["args"])
-            done = whole(body.get("done", 0), "done")
-            return call.session.once(whole(body["id"], "id"), done, lambda: run(name, call, body["args"]))
+            number, done = whole(body["id"], "id"), whole(body.get("done", 0), "done")
+            refuse = body.get("once") and sessions.doubtful(call.session, body)
+            return call.session.once(
+                number, done, lambda: run(name, call, body["args"]), instead=_refuse if refuse else None
+            )
 
     def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
         with self._translated():

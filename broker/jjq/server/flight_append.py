@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from jjq.errors import InvalidArgument
 from jjq.log.requests import Append, MorePartitions
-from jjq.model import PositionRange
 from jjq.schema import HEADERS, RAW, SYSTEM_FIELDS, cast, conform, headers_size, longest
 from jjq.topic import Topic
 
@@ -24,51 +23,46 @@ def check_batch(batch: pa.RecordBatch) -> None:
 
 
 def append(
-    topic: Topic, place: int, among: int, batch: pa.RecordBatch, stamps: Sequence[int] | None, max_record_bytes: int
-) -> PositionRange:
+    topic: Topic, place: int, among: int, batch: pa.RecordBatch, stamps: Sequence[int] | None, max_record_bytes: int,
+    mark: tuple[bytes, int] | None,
+) -> tuple[int, int]:  # fmt: skip
     """Appends `_key`, `_headers` and the topic's own columns to the partition that the client chose among so many (0: that
-    does not matter); raises MorePartitions when it is to choose again, and what `Topic.push_many` raises."""
+    does not matter), as a message with the client's mark; returns the offset and timestamp of the first.
+
+    Raises MorePartitions when the client is to choose again, and what `Topic.push_many` raises.
+    """
     topic.check_partition(place)
     missing = [name for name in ("_key", "_headers") if name not in batch.schema.names]
     if missing:
         raise InvalidArgument(f"the batch has no column {missing[0]}; it may be null in every row")
     if not batch.num_rows:
         raise InvalidArgument("the batch has no rows")
-    keys, headers = cast(batch.column("_key"), pa.binary(), "_key"), batch.column("_headers")
-    limit = min(topic.config.max_record_bytes, max_record_bytes)
-    if topic.schema is None and batch.num_rows <= _SINGLES and headers.null_count == batch.num_rows:
-        own = conform(pa.Table.from_batches([batch]).drop_columns(["_key", "_headers"]), RAW)
-        topic.check_size(longest(own.column(0)), limit, "the record")
-        no_keys = keys.null_count == batch.num_rows
-        return topic.push_chosen(
-            place, among, own.column(0).to_pylist(), keys=None if no_keys else keys.to_pylist(), headers=None,
-            timestamps=stamps,
-        )  # fmt: skip
-    return _append_columns(topic, place, among, batch, keys, headers, stamps, limit)
+    request = _request(topic, batch, stamps, min(topic.config.max_record_bytes, max_record_bytes))
+    if mark is not None:
+        request.producer, request.sequence = mark
+    appended = topic._append_all({place: request}, among)
+    if appended is None:
+        raise MorePartitions
+    return appended[0].start, appended[0].timestamp
 
 
-def _append_columns(
-    topic: Topic, place: int, among: int, batch: pa.RecordBatch, keys: pa.Array, headers: pa.Array,
-    stamps: Sequence[int] | None, limit: int,
-) -> PositionRange:  # fmt: skip
+def _request(topic: Topic, batch: pa.RecordBatch, stamps: Sequence[int] | None, limit: int) -> Append:
     topic.check_size(batch.nbytes, topic.config.max_batch_bytes, "the batch")
-    headers = cast(headers, HEADERS, "_headers")
+    keys = cast(batch.column("_key"), pa.binary(), "_key")
+    headers = cast(batch.column("_headers"), HEADERS, "_headers")
     own = pa.Table.from_batches([batch]).drop_columns(["_key", "_headers"])
     user = topic._retry_schema(lambda: conform(own, RAW if topic.schema is None else topic.schema))
     for name, column in zip(user.schema.names, user.columns, strict=True):
         topic.check_size(longest(column), limit, f"a value of column {name!r}")
     topic.check_size(longest(keys), limit, "a key")
-    if headers.null_count < len(headers):
+    plain = headers.null_count == len(headers)
+    if topic.schema is None and plain and batch.num_rows <= _SINGLES:
+        return topic._request(user.column(0).to_pylist(), keys.to_pylist(), None, stamps)
+    if not plain:
         long = max(headers_size([(each["key"], each["value"]) for each in row or ()]) for row in headers.to_pylist())
         topic.check_size(long, limit, "the headers of a record")
     body = pa.RecordBatch.from_arrays(
         [keys, headers, *(each.combine_chunks() for each in user.columns)],
         schema=pa.schema([*SYSTEM_FIELDS[1:], *user.schema]),
     )
-    request = Append(
-        topic.schema_version, batch=body, stamps=topic.stamps(stamps, body.num_rows), size=body.nbytes + 400
-    )
-    appended = topic._append_all({place: request}, among)
-    if appended is None:
-        raise MorePartitions
-    return appended[0]
+    return Append(topic.schema_version, batch=body, stamps=topic.stamps(stamps, body.num_rows), size=body.nbytes + 400)

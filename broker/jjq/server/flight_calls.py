@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,8 @@ from jjq.store import Store
 from jjq.topic import Topic
 from jjq.values import shown
 
-_TOPICS = 4096  # handles of topics that are kept
+_TOPICS = 4096  # handles of topics that are kept,
+_FRESH_S = 2.0  # and how long: others may alter a topic's limits
 Action = Callable[..., Any]
 ACTIONS: dict[str, Action] = {}
 
@@ -39,14 +41,14 @@ class Served:
         self.store, self.settings, self.guard = store, settings, guard
         self.sessions = Sessions(settings.max_connections)
         self.stopping = False
-        self._topics: dict[str, Topic] = {}
+        self._topics: dict[str, tuple[Topic, float]] = {}  # and when it was made
 
     def topic_by_id(self, topic_id: object) -> Topic:
         """A handle of the topic, kept among calls; raises TopicDeleted."""
         if not isinstance(topic_id, str):
             raise InvalidArgument(f"topic_id is the id of a topic, not {shown(topic_id)}")
-        found = self._topics.get(topic_id)
-        if found is None:
+        found, made_at = self._topics.get(topic_id, (None, 0.0))
+        if found is None or time.monotonic() - made_at > _FRESH_S:
             row = self.store.catalog.topic_by_id(topic_id)
             if row is None:
                 raise TopicDeleted(
@@ -55,8 +57,13 @@ class Served:
                 )
             if len(self._topics) >= _TOPICS:
                 self._topics.clear()
-            found = self._topics[topic_id] = self.store._topic(row)
+            found = self.store._topic(row)
+            self._topics[topic_id] = found, time.monotonic()
         return found
+
+    def forget(self, topic_id: str) -> None:
+        """Its settings were changed."""
+        self._topics.pop(topic_id, None)
 
 
 @dataclasses.dataclass(slots=True)
@@ -137,14 +144,14 @@ def hello(call: Call) -> dict[str, Any]:
     return {
         "protocol": wire.PROTOCOL, "version": jjq.__version__, "store": call.store.id, "read_only": call.store.read_only,
         "create_topics": call.store.create_topics, "silence_s": SILENCE_S,
-        "max_request_bytes": call.served.settings.max_request_bytes,
+        "max_request_bytes": call.served.settings.max_request_bytes, "broker": call.served.sessions.broker,
     }  # fmt: skip
 
 
 @action
 def ping(call: Call) -> dict[str, Any]:
     """Shows that a session lives."""
-    return {"stopping": call.served.stopping}
+    return {"stopping": call.served.stopping, "broker": call.served.sessions.broker}
 
 
 @action
@@ -202,6 +209,7 @@ def alter_topic(
     altered = call.store.alter_topic(
         name, partitions=partitions, add_columns=wire.unpack_schema(add_columns), **dict(settings or {})
     )
+    call.served.forget(altered.id)
     return pack_topic(altered.row)
 
 
@@ -374,6 +382,22 @@ def stats(call: Call, topic: Any = None) -> dict[str, Any]:
     call.may("stats", topic if isinstance(topic, str) else None)
     found = call.store.stats(topic)
     del found["store"]["path"]
+    return found
+
+
+@action
+def maintain(call: Call, grace_us: Any = None) -> dict[str, Any]:
+    """Does what is due, and says what that was."""
+    call.may("maintain", None)
+    found: dict[str, Any] = wire.hidden(call.store.maintain(grace_us=grace_us).to_dict(), str(call.store.path))
+    return found
+
+
+@action
+def verify(call: Call, sample: Any = None) -> dict[str, Any]:
+    """Reads everything, or a sample of it, and says what is wrong."""
+    call.may("verify", None)
+    found: dict[str, Any] = wire.hidden(call.store.verify(sample=sample).to_dict(), str(call.store.path))
     return found
 
 

@@ -20,16 +20,21 @@ from jjq.errors import (
     ChannelNotFound,
     DeliveryExpired,
     InvalidArgument,
+    StoreClosed,
     SubscriberNotFound,
     TopicNotFound,
 )
+from jjq.feed import Feed, beginnings, watched
 from jjq.model import Record
 from jjq.pubsub import Message, PubSub
 from jjq.server.flight_calls import Call, action
 from jjq.subscriber import Subscriber
+from jjq.topic import Topic
 from jjq.values import shown
+from jjq.wake import wait_for
 
 LONGEST_WAIT_S = 30.0
+_FOLLOW_ROWS = 1000
 
 
 @contextlib.contextmanager
@@ -182,6 +187,50 @@ def sleep(call: Call, handle: int, subscriber: Any, places: Sequence[Any] = ()) 
 @action
 def wakeup(call: Call, handle: int, subscriber: Any, places: Sequence[Any] = ()) -> None:
     _subscriber(call, handle, subscriber, places).wakeup()
+
+
+# --- following a topic without a subscriber ----------------------------------------------------------------------------
+
+
+class FollowHandle:
+    """Where a client is in a topic that it follows."""
+
+    def __init__(self, call: Call, topic: Topic, places: Any, columns: Any, new_partitions: bool) -> None:
+        grown = functools.partial(beginnings, topic) if new_partitions else None
+        self.topic = topic
+        self.feed = Feed(topic, places, columns, places_now=grown)
+        self.listener = call.store.listener(functools.partial(watched, topic))
+        self.closed = False
+
+    def take(self, most: int) -> list[Record]:
+        if self.closed:
+            raise StoreClosed("this handle was closed")
+        return self.feed.take_many(most)
+
+    def close(self) -> None:
+        self.closed = True
+        self.listener.close()
+
+
+@action
+def follow(
+    call: Call, handle: int, topic_id: Any, places: Sequence[Any], columns: Any = None, new_partitions: bool = True,
+    timeout: Any = 0,
+) -> dict[str, Any]:  # fmt: skip
+    """The next records of a topic, from `places` on when the handle is made, and the places behind them."""
+    topic = call.topic("read", topic_id)
+
+    def make() -> FollowHandle:
+        own = call.store._topic(topic.row)  # a feed keeps it to itself
+        return FollowHandle(call, own, _places(places), columns, bool(new_partitions))
+
+    with _waiting(call, timeout) as seconds:
+        found = call.own_session().handle(handle, FollowHandle, make)
+        records = wait_for(lambda: found.take(_FOLLOW_ROWS), seconds, found.listener) or []
+    return {
+        "records": wire.pack_records(records),
+        "places": [[partition, *place] for partition, place in found.feed.places().items()],
+    }
 
 
 # --- channels --------------------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
@@ -34,13 +35,16 @@ Made = TypeVar("Made", bound=Handle)
 class Session:
     """One client's. Safe among the threads that serve its requests."""
 
-    def __init__(self, session_id: str, caller: str) -> None:
+    def __init__(self, session_id: str, caller: str, forgotten: int = 0) -> None:
+        """`forgotten`: up to that number, what was answered to a session of that id that was given up."""
         self.id, self.caller = session_id, caller
         self._mutex = threading.Lock()
         self._handles: dict[int, Handle] = {}
         self._closed_handles: set[int] = set()
         self._answers: dict[int, Future[Any]] = {}
         self._done = 0  # below that number the client has all answers
+        self._highest = 0
+        self._forgotten = forgotten
         self._running = 0
         self._seen = time.monotonic()
         self._closed = False
@@ -66,10 +70,24 @@ class Session:
         with self._mutex:
             return 0.0 if self._running else time.monotonic() - self._seen
 
-    def once(self, number: int, done: int, act: Callable[[], Any]) -> Any:
-        """What `act` gives or raises, done once however often this number comes; `done`: below it all answers have come."""
+    @property
+    def forgotten(self) -> int:
+        return self._forgotten
+
+    @property
+    def highest(self) -> int:
+        """The highest number of a request so far."""
+        return max(self._highest, self._forgotten)
+
+    def once(self, number: int, done: int, act: Callable[[], Any], instead: Callable[[], Any] | None = None) -> Any:
+        """What `act` gives or raises, done once however often this number comes; `done`: below it all answers have come.
+
+        `instead` is for a request that comes again to who may not know that it was done: a broker that was started anew, or
+        a session that was given up meanwhile.
+        """
         with self._mutex:
             self._done = max(self._done, done)
+            self._highest = max(self._highest, number)
             for old in [each for each in self._answers if each < self._done]:
                 del self._answers[old]
             if number < self._done:
@@ -80,7 +98,7 @@ class Session:
                 answer = self._answers[number] = Future()
         if mine:
             try:
-                answer.set_result(act())
+                answer.set_result((instead or act)())
             except BaseException as error:  # noqa: BLE001 - told below, and to who asks again
                 answer.set_exception(error)
         return answer.result()
@@ -124,6 +142,14 @@ class Session:
                 log.warning("a handle of session %s did not close as it should", self.id, exc_info=True)
 
 
+def unknown() -> BrokerUnavailable:
+    return BrokerUnavailable(
+        "the broker was started anew, or gave this client up, before its answer came: what was asked may be done or not; look "
+        "before you ask again",
+        outcome="unknown",
+    )
+
+
 class Sessions:
     """Those of one broker. A thread of its own looks for clients that died."""
 
@@ -132,6 +158,8 @@ class Sessions:
         self._mutex = threading.Lock()
         self._sessions: dict[str, Session] = {}
         self._ended: dict[str, None] = {}
+        self._given_up: dict[str, int] = {}  # and the highest number of their requests
+        self.broker = uuid.uuid4().hex  # a broker that is started anew has another
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jjq-sessions", daemon=True)
         self._thread.start()
@@ -139,8 +167,8 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def get(self, session_id: str, caller: str, *, known: bool) -> Session:
-        """The session of that id, made if there is none; not if it is to be `known`: raises BrokerUnavailable then."""
+    def get(self, session_id: str, caller: str) -> Session:
+        """The session of that id, made if there is none."""
         if not 8 <= len(session_id) <= 64:
             raise InvalidArgument("a session's id has 8 to 64 characters, as random as can be")
         with self._mutex:
@@ -148,20 +176,20 @@ class Sessions:
             if found is None:
                 if session_id in self._ended:
                     raise StoreClosed("this connection to the broker was closed; connect again with jjq.connect")
-                if known:
-                    raise BrokerUnavailable(
-                        "the broker was started anew, or gave this client up, before its answer came: what was asked may be "
-                        "done or not; look before you ask again",
-                        outcome="unknown",
-                    )
                 if len(self._sessions) >= self._most:
                     raise TooManyRequests(
                         f"the broker has {self._most} clients, as many as it takes; try again later", retry_after=5.0
                     )
-                found = self._sessions[session_id] = Session(session_id, caller)
+                found = self._sessions[session_id] = Session(session_id, caller, self._given_up.pop(session_id, 0))
         if found.caller != caller:
             raise Forbidden("this session is another caller's")
         return found
+
+    def doubtful(self, session: Session, about: Mapping[str, Any]) -> bool:
+        """Whether a request may have been done by who is not there any more to ask."""
+        if not about.get("again"):
+            return False
+        return about.get("broker") != self.broker or about.get("id", 0) <= session.forgotten
 
     def end(self, session_id: str) -> None:
         """A client has said that it is gone."""
@@ -179,6 +207,9 @@ class Sessions:
                 dead = [each for each in self._sessions.values() if each.silent_s() > SILENCE_S]
                 for each in dead:
                     del self._sessions[each.id]
+                    self._given_up[each.id] = each.highest
+                while len(self._given_up) > _REMEMBERED:
+                    del self._given_up[next(iter(self._given_up))]
             for each in dead:
                 log.info("a client was not heard from for %.0f s: %r is closed", SILENCE_S, each)
                 each.close()

@@ -12,10 +12,12 @@ from jjq import wire
 from jjq.errors import InvalidArgument, JjqError, RecordTooLarge
 from jjq.log.reader import output_schema
 from jjq.log.requests import MorePartitions
+from jjq.log.resent import Unknowable, find
 from jjq.log.sealed import BATCH_BYTES
-from jjq.model import PositionRange, Slice
+from jjq.model import Slice
 from jjq.server.flight_append import append, check_batch
 from jjq.server.flight_calls import Call, report, stage_of
+from jjq.server.flight_sessions import unknown
 from jjq.topic import Topic
 from jjq.values import whole
 from jjq.wire import Ticket
@@ -155,18 +157,43 @@ def _append_one(call: Call, topic: Topic, batch: pa.RecordBatch | None, about: A
     call.caller.spend(batch.num_rows, batch.nbytes)
     most = call.served.settings.max_record_bytes
 
-    def act() -> PositionRange:
-        return append(topic, place, among, batch, _stamps(about.get("stamps"), batch.num_rows), most)
+    stamps = _stamps(about.get("stamps"), batch.num_rows)
+    mark = _mark(about)
+
+    def act() -> tuple[int, int]:
+        return append(topic, place, among, batch, stamps, most, mark)
+
+    def act_unless_done() -> tuple[int, int]:
+        """For a batch that a broker before this one may have appended."""
+        if mark is None:
+            raise unknown()
+        try:
+            found = find(topic.reader, place, *mark, whole(about.get("since"), "since"))
+        except Unknowable:
+            raise unknown() from None
+        return found or act()
 
     if about.get("id") is None:
-        done = act()
+        start, timestamp = act()
     else:
-        session = call.served.sessions.get(
-            str(about.get("session")), call.caller.name, known=bool(about.get("again"))
-        )
+        session = call.served.sessions.get(str(about.get("session")), call.caller.name)
         with session.busy():
-            done = session.once(whole(about["id"], "id"), whole(about.get("done", 0), "done"), act)
-    return {"start": done.start, "timestamp": done.timestamp}
+            doubtful = call.served.sessions.doubtful(session, about)
+            start, timestamp = session.once(
+                whole(about["id"], "id"), whole(about.get("done", 0), "done"), act,
+                instead=act_unless_done if doubtful else None,
+            )  # fmt: skip
+    return {"start": start, "timestamp": timestamp}
+
+
+def _mark(about: Mapping[str, Any]) -> tuple[bytes, int] | None:
+    """Who sends a batch, and its number there."""
+    producer = about.get("producer")
+    if producer is None:
+        return None
+    if not isinstance(producer, bytes) or len(producer) != 6 or b"\0" in producer:
+        raise InvalidArgument("producer is six bytes, as random as can be, but for zeros")
+    return producer, whole(about.get("sequence"), "sequence")
 
 
 def _stamps(given: object, rows: int) -> Sequence[int] | None:
@@ -182,7 +209,7 @@ def _stage(
 ) -> None:
     """One write of a stage: `session`, `handle`, `number` of the write, `topic_id`, and what `Stage.write` takes."""
     topic = call.topic("commit", args.get("topic_id"))
-    call.session = call.served.sessions.get(str(args.get("session")), call.caller.name, known=False)
+    call.session = call.served.sessions.get(str(args.get("session")), call.caller.name)
     number = whole(args.get("number"), "number")
     with call.session.busy():
         handle = stage_of(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jjq.errors import Forbidden, InvalidArgument, TooManyRequests, Unauthorized
-from jjq.server.guard import ANYBODY, NEEDS, Guard
+from jjq.server.guard import ANY, ANYBODY, NEEDS, Guard
 from jjq.server.logs import JsonLines, masked
 from jjq.server.settings import ServerSettings
 from jjq.server.tokens import ACTIONS, TokenFile
@@ -101,8 +101,17 @@ def test_a_pattern_matches_whole_names(make: Callable[..., Guard], file: TokenFi
     ]
 
 
+@pytest.mark.parametrize("action", ACTIONS)
+def test_who_may_do_anything_with_a_topic_may_see_it(make: Callable[..., Guard], file: TokenFile, action: str) -> None:
+    secret, _ = file.create("a", **{action: ("mine", "our*")})  # type: ignore[arg-type]
+    caller = make().caller(secret)
+    assert [topic for topic in ("mine", "ours", "yours", None) if caller.can(ANY, topic)] == ["mine", "ours"]
+    with pytest.raises(Forbidden, match="may not do anything with topic 'yours'"):
+        caller.may(ANY, "yours")
+
+
 def test_every_operation_needs_an_action_that_tokens_give() -> None:
-    assert set(NEEDS.values()) == set(ACTIONS)
+    assert set(NEEDS.values()) == {*ACTIONS, ANY}
 
 
 def test_the_first_token_closes_an_open_broker_and_no_restart_is_needed(

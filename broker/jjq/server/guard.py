@@ -17,6 +17,7 @@ from jjq.interest import glob
 from jjq.server.settings import ServerSettings
 from jjq.server.tokens import ACTIONS, Token, TokenFile, hashed
 
+ANY = "any"  # beside the actions: the right to any of them
 ANYBODY = "anybody"  # the caller's name where there are no tokens
 EVERY_TOPIC = "*"
 
@@ -24,10 +25,11 @@ log = logging.getLogger("jjq.server")
 audit_log = logging.getLogger("jjq.audit")
 
 # What each operation needs, on the topic it touches. Without a topic it is about the whole store, and needs the right to
-# every topic. Who may write need not be able to read, nor the other way round; who may admin may do both.
+# every topic. Who may write need not be able to read, nor the other way round; who may admin may do both. Whoever may do
+# anything with a topic may see that it is there, and what its columns and settings are.
 NEEDS = {
-    "topic.list": "read",  # of topics that may be read
-    "topic.describe": "read",
+    "topic.list": ANY,
+    "topic.describe": ANY,
     "topic.create": "admin",
     "topic.alter": "admin",
     "topic.delete": "admin",
@@ -66,11 +68,11 @@ class Caller:
         return f"<Caller {self.name}>"
 
     def can(self, action: str, topic: str | None) -> bool:
-        """Whether it may `read`, `write` or `admin` a topic; None: the whole store.
+        """Whether it may `read`, `write`, `admin` a topic, or `any` of these; None: the whole store.
 
         Raises Unauthorized when its token has expired or was revoked.
         """
-        if action not in ACTIONS:
+        if action not in (*ACTIONS, ANY):
             raise ValueError(f"no action {action!r}")
         token = self._guard.token(self._hash)
         return token is None or allows(token, action, topic)
@@ -79,10 +81,13 @@ class Caller:
         """Raises Forbidden unless it can, and Unauthorized like `can`."""
         if self.can(action, topic):
             return
-        where = f"topic {topic!r}" if topic is not None else f"every topic, as {action} of {EVERY_TOPIC!r} allows"
+        what = "do anything with" if action == ANY else action
+        where = (
+            f"topic {topic!r}" if topic is not None else f"the whole store, which the pattern {EVERY_TOPIC!r} allows"
+        )
         if action == "admin":
             audit_log.warning("refused", extra={"fields": {"caller": self.name, "needs": action, "topic": topic}})
-        raise Forbidden(f"token {self.name!r} may not {action} {where}")
+        raise Forbidden(f"token {self.name!r} may not {what} {where}")
 
     def spend(self, records: int, bytes_: int) -> None:
         """Counts what is about to be pushed; raises TooManyRequests, whose `retry_after` is in seconds."""
@@ -91,7 +96,9 @@ class Caller:
 
 def allows(token: Token, action: str, topic: str | None) -> bool:
     """Whether a token's patterns allow an action; who may admin a topic may read and write it too."""
-    patterns = token.admin if action == "admin" else (*getattr(token, action), *token.admin)
+    patterns = token.admin
+    if action != "admin":
+        patterns = (*(token.read if action != "write" else ()), *(token.write if action != "read" else ()), *patterns)
     if topic is None:
         return EVERY_TOPIC in patterns
     return any(_matcher(pattern).match(topic) for pattern in patterns)

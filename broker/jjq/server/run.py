@@ -24,6 +24,7 @@ from jjq.store import Store, open_store
 log = logging.getLogger("jjq.server")
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_STOP_EXTRA_S = 5.0  # beyond the grace, for what a front does when that is over
 # Of each front its class, in the module of its name, and what it needs. Imported when it is served: HTTP's packages are
 # an extra, and either takes its time.
 _FRONTS = {
@@ -103,11 +104,13 @@ class Broker:
         """Ends requests within `grace` seconds (`stop_grace_s`), closes the store. A second stop is quiet."""
         within = self.settings.stop_grace_s if grace is None else grace
         fronts, self._fronts = self._fronts, []
-        threads = [threading.Thread(target=_stop, args=(front, within), name="jjq-stop") for front in fronts]
+        threads = [threading.Thread(target=_stop, args=(each, within), name="jjq-stop", daemon=True) for each in fronts]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            thread.join(within + _STOP_EXTRA_S)
+            if thread.is_alive():
+                log.error("a front does not stop; the store is closed under it")
         store, self._store = self._store, None
         if store is not None:
             store.close()

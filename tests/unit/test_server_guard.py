@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jjq.errors import Forbidden, InvalidArgument, TooManyRequests, Unauthorized
-from jjq.server.guard import ANY, ANYBODY, NEEDS, Guard
+from jjq.server.guard import ANY, ANYBODY, NEEDS, Caller, Guard
 from jjq.server.logs import JsonLines, masked
 from jjq.server.settings import ServerSettings
 from jjq.server.tokens import ACTIONS, TokenFile
@@ -99,6 +99,13 @@ def test_a_pattern_matches_whole_names(make: Callable[..., Guard], file: TokenFi
     assert [topic for topic in ("order", "orders", "my.order", "order\n", "Order") if caller.can("read", topic)] == [
         "order"
     ]
+
+
+def test_who_has_not_been_let_in_may_nothing() -> None:
+    nobody = Caller("nobody")
+    for ask in (lambda: nobody.can("read", "t"), lambda: nobody.may("read", "t"), lambda: nobody.spend(1, 1)):
+        with pytest.raises(Unauthorized):
+            ask()
 
 
 @pytest.mark.parametrize("action", ACTIONS)

@@ -57,9 +57,12 @@ NEEDS = {
 
 
 class Caller:
-    """Who a request comes from. What it may is looked up anew each time: a stream that goes on for days asks again."""
+    """Who a request comes from. What it may is looked up anew each time: a stream that goes on for days asks again.
 
-    def __init__(self, guard: Guard, name: str, secret_hash: str | None) -> None:
+    `Guard.caller` makes those that may something; one without a guard has not been let in.
+    """
+
+    def __init__(self, name: str, guard: Guard | None = None, secret_hash: str | None = None) -> None:
         self.name = name
         self._guard = guard
         self._hash = secret_hash
@@ -74,7 +77,7 @@ class Caller:
         """
         if action not in (*ACTIONS, ANY):
             raise ValueError(f"no action {action!r}")
-        token = self._guard.token(self._hash)
+        token = self._known().token(self._hash)
         return token is None or allows(token, action, topic)
 
     def may(self, action: str, topic: str | None) -> None:
@@ -91,7 +94,12 @@ class Caller:
 
     def spend(self, records: int, bytes_: int) -> None:
         """Counts what is about to be pushed; raises TooManyRequests, whose `retry_after` is in seconds."""
-        self._guard.spend(self._hash, records, bytes_)
+        self._known().spend(self._hash, records, bytes_)
+
+    def _known(self) -> Guard:
+        if self._guard is None:
+            raise Unauthorized(f"{self.name} has not been let in")
+        return self._guard
 
 
 def allows(token: Token, action: str, topic: str | None) -> bool:
@@ -158,12 +166,12 @@ class Guard:
     def caller(self, token: str | None) -> Caller:
         """Whose token it is; without tokens anybody. Raises Unauthorized."""
         if self._current() is None:
-            return Caller(self, ANYBODY, None)
+            return Caller(ANYBODY, self)
         if not token:
             raise Unauthorized("this broker needs a token; `jjq token create` makes one")
         secret_hash = hashed(token)
         found = self.token(secret_hash)
-        return Caller(self, ANYBODY if found is None else found.name, secret_hash)
+        return Caller(ANYBODY if found is None else found.name, self, secret_hash)
 
     def token(self, secret_hash: str | None) -> Token | None:
         """The token that a secret is good for now; None where there are no tokens. Raises Unauthorized."""

@@ -85,7 +85,7 @@ def test_an_unknown_variable_of_the_environment_is_an_error_that_names_the_neare
 
 
 def test_variables_that_are_no_settings_are_left_alone() -> None:
-    others = ("PATH", "JJQ_TOKEN", "JJQ_BROKER", "JJQ_CONFIG", "JJQ_DEBUG", "JJQ_TLS_CA")
+    others = ("PATH", "JJQ_TOKEN", "JJQ_BROKER", "JJQ_CONFIG", "JJQ_DEBUG", "JJQ_TLS_CA", "JJQ_CLIENT_CERT")
     links = ("JJQ_PORT", "JJQ_SERVICE_HOST", "JJQ_SERVICE_PORT_HTTP", "JJQ_PORT_4750_TCP_ADDR", "JJQ_HEADLESS_PORT")
     assert from_environment(dict.fromkeys((*others, *links), "x")) == {}
 

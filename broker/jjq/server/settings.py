@@ -23,7 +23,7 @@ from jjq.values import MOST, between, shown, size, whole
 PREFIX = "JJQ_"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 # Of the environment, read by other parts of jjq and by its tests.
-_NOT_SETTINGS = re.compile(r"JJQ_(CONFIG|BROKER|TOKEN|TLS_CA|DEBUG|BENCH.*|TEST.*)")
+_NOT_SETTINGS = re.compile(r"JJQ_(CONFIG|BROKER|TOKEN|TLS_CA|CLIENT_CERT|CLIENT_KEY|DEBUG|BENCH.*|TEST.*)")
 # What Kubernetes puts there for a service named jjq.
 _SERVICE_LINK = re.compile(r"JJQ_(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_\d+_(TCP|UDP)(_.*)?)?)")
 

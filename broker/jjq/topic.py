@@ -476,10 +476,8 @@ class Topic:
     def plan(self, partition: int, start: int, end: int, lineage: int | None = None, *, skip_lost: bool = False,
              ) -> list[Slice]:  # fmt: skip
         """Slices that together are the offsets `[start, end)` of a partition; see `LogReader.plan`."""
-        whole(start, "start")
-        whole(end, "end")
-        if lineage is not None:
-            whole(lineage, "lineage")
+        for name, value in (("start", start), ("end", end), ("lineage", 0 if lineage is None else lineage)):
+            whole(value, name)
         return self.reader.plan(self.check_partition(partition), start, end, lineage=lineage, skip_lost=skip_lost)
 
     def read(
@@ -493,7 +491,8 @@ class Topic:
         `_partition, _offset, _timestamp, _key`. DuckDB, Polars and pandas take the reader as it is.
         """
         user, added, each = self.plan_read(start, end, columns, metadata, partitions)
-        return pa.RecordBatchReader.from_batches(output_schema(user, added), self.reader.read(each, user, added, BATCH_BYTES))
+        batches = self.reader.read(each, user, added, BATCH_BYTES)
+        return pa.RecordBatchReader.from_batches(output_schema(user, added), batches)
 
     def plan_read(
         self, start: Any = "earliest", end: Any = "latest", columns: Sequence[str] | None = None,

@@ -24,7 +24,7 @@ from jjq.values import shown
 
 PROTOCOL = 1
 PORT = 4750
-TOKEN_HEADER = "authorization"  # as HTTP has it: `Bearer <token>`
+TOKEN_HEADER = "authorization"  # noqa: S105 - as HTTP has it: `Bearer <token>`
 KEYS, HEADERS, TIMESTAMPS = "_jjq_keys", "_jjq_headers", "_jjq_timestamps"  # columns that are staged beside the data
 MORE_PARTITIONS = "more_partitions"  # the one answer that is no JjqError: choose a partition again
 
@@ -80,7 +80,7 @@ def decode(data: bytes | pa.Buffer) -> Any:
         match name:
             case "$b":
                 at, length = value
-                if not (0 <= at and 0 <= length and start + at + length <= len(data)):
+                if min(at, length) < 0 or start + at + length > len(data):
                     raise ValueError("bytes that are not there")
                 return data[start + at : start + at + length]
             case "$t":

@@ -221,7 +221,9 @@ class Connection:
 
     def start(self) -> None:
         """Shows from now on that this client lives, and sees when the broker does not."""
-        threading.Thread(target=_keep_alive, args=(weakref.ref(self), self._closed), name="jjq-alive", daemon=True).start()
+        threading.Thread(
+            target=_keep_alive, args=(weakref.ref(self), self._closed), name="jjq-alive", daemon=True
+        ).start()
 
     def ping(self) -> None:
         for each in self.idle:

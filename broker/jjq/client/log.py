@@ -27,7 +27,9 @@ Key = tuple[str, int]  # of a topic its id, and the version of the schema
 class _Stream:
     """One DoPut stream; for one thread at a time."""
 
-    def __init__(self, client: flight.FlightClient, key: Key, schema: pa.Schema, options: flight.FlightCallOptions) -> None:
+    def __init__(
+        self, client: flight.FlightClient, key: Key, schema: pa.Schema, options: flight.FlightCallOptions
+    ) -> None:
         self.client, self.key = client, key
         descriptor = flight.FlightDescriptor.for_command(wire.encode({"append": key[0]}))
         self._writer, self._reader = client.do_put(descriptor, schema, options)

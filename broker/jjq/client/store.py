@@ -106,7 +106,13 @@ class RemoteStore(Store):
     # --- topics ------------------------------------------------------------------------------------------------------
 
     def create_topic(
-        self, name: str, *, partitions: int = 1, schema: pa.Schema | None = None, exist_ok: bool = False, **settings: Any
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        schema: pa.Schema | None = None,
+        exist_ok: bool = False,
+        **settings: Any,
     ) -> Topic:
         checked = None if schema is None else check_schema(schema)
         return self._made(
@@ -300,9 +306,7 @@ class RemoteStore(Store):
 
         found = self.connection.ask("verify", answer_s=_LONG_S, sample=sample)
         del found["ok"]
-        return VerifyReport(
-            **{**found, "path": self.url, "problems": [Problem(**each) for each in found["problems"]]}
-        )
+        return VerifyReport(**{**found, "path": self.url, "problems": [Problem(**each) for each in found["problems"]]})
 
     def begin_maintenance(self) -> None:
         """The broker takes its turn at it; a client has none."""
@@ -315,7 +319,9 @@ class RemoteStore(Store):
 
     def _only_where_it_is(self, what: str) -> NoReturn:
         self.check_open()
-        raise InvalidArgument(f"the store at {self.url} is behind a broker; only where its directory is can it be {what}")
+        raise InvalidArgument(
+            f"the store at {self.url} is behind a broker; only where its directory is can it be {what}"
+        )
 
     def follow(
         self, topic: Topic, places: Mapping[int, tuple[int, int]], columns: Sequence[str] | None = None,

@@ -137,7 +137,9 @@ def check_active(head: bytes, body: pa.Buffer) -> ActiveField:
     end = at + _ACTIVE_CHARS
     try:
         raw = base64.b64decode(head[at:end], validate=True)
-        _, version, partition, _, topic, base, rows, synced_to, appended_at, producer, sequence = _ACTIVE.unpack_from(raw)
+        _, version, partition, _, topic, base, rows, synced_to, appended_at, producer, sequence = _ACTIVE.unpack_from(
+            raw
+        )
         (crc,) = _ACTIVE_CRC.unpack_from(raw, _ACTIVE.size)
     except (ValueError, struct.error) as error:
         raise flat.NotAMessage("the message's field is damaged") from error

@@ -127,9 +127,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
         except Exception:
             log.exception("a request by Flight failed")
             said = JjqError("the broker failed at this, for a reason that its log tells")
-            raise flight.FlightInternalError(
-                said.message, extra_info=wire.encode(report(said, self._served))
-            ) from None
+            raise flight.FlightInternalError(said.message, extra_info=wire.encode(report(said, self._served))) from None
 
     # --- what Flight asks --------------------------------------------------------------------------------------------
 
@@ -189,9 +187,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
         # No location: it is to be had where it was asked for.
         return flight.FlightInfo(schema, descriptor, [flight.FlightEndpoint(ticket.pack(), [])], rows, -1)
 
-    def get_schema(
-        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
-    ) -> flight.SchemaResult:
+    def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
         with self._translated():
             return flight.SchemaResult(plan_read(self._call(context), descriptor)[0])
 

@@ -65,9 +65,7 @@ def create_subscriber(
     exist_ok: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     call.may("subscriber.create", topic if isinstance(topic, str) else None)
-    made = call.store.create_subscriber(
-        topic, name, start=start, on_data_loss=on_data_loss, exist_ok=bool(exist_ok)
-    )
+    made = call.store.create_subscriber(topic, name, start=start, on_data_loss=on_data_loss, exist_ok=bool(exist_ok))
     return _pack_subscriber(made)
 
 
@@ -166,7 +164,9 @@ def seek(call: Call, handle: int, subscriber: Any, start: Any, places: Sequence[
     found = _subscriber(call, handle, subscriber, places)
     found.seek(start)
     cursors = call.store.catalog.cursors(found.id)
-    return [[partition, *place] for partition, place in cursors.items() if not isinstance(start, dict) or partition in start]
+    return [
+        [partition, *place] for partition, place in cursors.items() if not isinstance(start, dict) or partition in start
+    ]
 
 
 @action
@@ -336,9 +336,7 @@ def settle(
         acts[how](held.values())
     except DeliveryExpired as error:
         late = set(error.expired)
-        gone += [
-            number for number, each in held.items() if (each.record.partition, each.record.offset) in late
-        ]
+        gone += [number for number, each in held.items() if (each.record.partition, each.record.offset) in late]
     for number in held if how != "touched" else gone:
         found.in_hand.pop(number, None)
     return gone

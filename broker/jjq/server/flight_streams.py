@@ -222,7 +222,11 @@ def _stage(
                 continue
             call.caller.spend(batch.num_rows, batch.nbytes)
             table = pa.Table.from_batches([batch])
-            beside = {name: table.column(name) for name in (wire.KEYS, wire.HEADERS, wire.TIMESTAMPS) if name in table.schema.names}
+            beside = {
+                name: table.column(name)
+                for name in (wire.KEYS, wire.HEADERS, wire.TIMESTAMPS)
+                if name in table.schema.names
+            }
             handle.stage.write(
                 topic, table.drop_columns(list(beside)), partition=args.get("partition"), key=args.get("key"),
                 keys=beside.get(wire.KEYS), headers=beside.get(wire.HEADERS), timestamps=beside.get(wire.TIMESTAMPS),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 
 from jjq.errors import InvalidArgument
 
 MOST = 1 << 62  # what the catalog's 64 bits hold, also with a time added to it
 _EVER_S = 1e9  # thirty years of waiting are for ever
 _SHOWN = 200
+_SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
 def shown(value: object) -> str:
@@ -44,3 +47,11 @@ def between(value: object, what: str, low: float, high: float) -> float:
         upper = "" if math.isinf(high) else f" to {high:g}"
         raise InvalidArgument(f"{what} must be a number from {low:g}{upper}, not {shown(value)}")
     return value
+
+
+def size(text: str) -> int:
+    """Bytes of `4096`, `64KB`, `1.5 GiB`; K, M, G and T are powers of 1024."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise InvalidArgument(f"{text!r} is no size; write 4096, 64KB or 1.5GB")
+    return int(float(match.group(1)) * _SIZES[match.group(2).lower()])

@@ -17,8 +17,6 @@ from jjq.clock import is_unit
 from jjq.errors import InvalidArgument
 
 DEFAULT_STORE = "jjq-data"
-_SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _TYPES: dict[str, pa.DataType] = {
     "string": pa.string(), "str": pa.string(), "text": pa.string(), "binary": pa.binary(), "bytes": pa.binary(),
     "bool": pa.bool_(), "boolean": pa.bool_(), "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(),
@@ -123,14 +121,6 @@ def typed(convert: Callable[[str], Any]) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(error.message) from error
 
     return parse
-
-
-def size(text: str) -> int:
-    """Bytes of `4096`, `64KB`, `1.5 GiB`; K, M, G and T are powers of 1024."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise InvalidArgument(f"{text!r} is no size; write 4096, 64KB or 1.5GB")
-    return int(float(match.group(1)) * _SIZES[match.group(2).lower()])
 
 
 def whole(text: str) -> int:

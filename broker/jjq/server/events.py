@@ -79,7 +79,7 @@ def open_topic(parts: Parts) -> Topic:
     ],
     body={TEXT: {"type": "string"}, BYTES: {"type": "string", "format": "binary"}, JSON: {}},
     answers={200: ("The event's id.", {JSON: ID})},
-    by_handler=True,
+    scope="events",
 )  # fmt: skip
 async def post_event(request: Request) -> Response:
     parts = request.parts
@@ -204,7 +204,7 @@ class TypeFilter:
         header("Last-Event-ID", "Goes on after the event with this id, or where it would be."),
     ],
     answers={200: ("Events, for ever.", {EVENTS: {"type": "string"}})},
-    by_handler=True,
+    scope="events",
 )  # fmt: skip
 async def follow_events(request: Request) -> Stream:
     parts = request.parts
@@ -214,7 +214,7 @@ async def follow_events(request: Request) -> Stream:
     topic = await request.run(open_topic, parts)
     last, start = request.arguments["last_event_id"], request.arguments["start"]
     position = await request.run(place_of, topic, last or None, "latest" if start is None else start)
-    return Stream(request, TopicSource(topic, EventEncoding(), {0: position}, keep))
+    return Stream(request, TopicSource(topic, EventEncoding(), {0: position}, keep), topic.name)
 
 
 def place_of(topic: Topic, last: str | None, start: str) -> int:

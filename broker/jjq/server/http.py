@@ -47,7 +47,8 @@ class HttpFront:
         self._failure: BaseException | None = None
 
     def start(self) -> int:
-        """Binds and serves; returns the port. Raises InvalidArgument when the port is taken or a certificate is none."""
+        """Binds and serves; returns the port. Raises OSError when it cannot listen, InvalidArgument for a certificate that is
+        none."""
         listening = self._bind()
         port = int(listening.getsockname()[1])
         try:
@@ -82,13 +83,8 @@ class HttpFront:
 
     def _bind(self) -> socket.socket:
         host, port = self._settings.host, self._settings.http_port
-        try:
-            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-            return socket.create_server((host, port), family=family, backlog=_BACKLOG)
-        except OSError as error:
-            raise InvalidArgument(
-                f"cannot listen on {host} port {port} for HTTP: {error.strerror or error}; choose another with http_port"
-            ) from error
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
 
     def _run(self, listening: socket.socket, context: ssl.SSLContext | None) -> None:
         try:

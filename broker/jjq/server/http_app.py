@@ -24,6 +24,7 @@ from jjq.server import (
     http_stats,
     http_subscribers,
     http_topics,
+    http_writers,
 )
 from jjq.server.http_errors import RequestError, body_of, status_of, unexpected
 from jjq.server.http_operations import Operation, segment
@@ -34,7 +35,7 @@ log = logging.getLogger("jjq.server.http")
 # Those that are asked most stand first: routes are tried in this order.
 TABLES = (
     events.table, http_pushing.table, http_reading.table, http_subscribers.table, http_channels.table, http_topics.table,
-    http_nsq.table, http_stats.table, http_pages.table, http_openapi.table,
+    http_writers.table, http_nsq.table, http_stats.table, http_pages.table, http_openapi.table,
 )  # fmt: skip
 
 # Nothing that is served is another site's to show or to run, and nothing is run that is not of this broker.

@@ -162,7 +162,7 @@ def _open(request: Request) -> Channel:
     "GET", "/api/channels", "channel.list", "All channels of topics that the caller may read.",
     answers={200: ("Channels.", {JSON: {"type": "object", "required": ["channels"], "properties": {
         "channels": {"type": "array", "items": _CHANNEL}}}})},
-    by_handler=True,
+    scope="list",
 )  # fmt: skip
 async def list_channels(request: Request) -> dict[str, Any]:
     def listed() -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ STATUS = {
     "subscriber_not_found": HTTPStatus.NOT_FOUND,
     "channel_not_found": HTTPStatus.NOT_FOUND,
     "record_not_found": HTTPStatus.NOT_FOUND,
+    "writer_not_found": HTTPStatus.NOT_FOUND,
     "path_not_found": HTTPStatus.NOT_FOUND,
     "method_not_allowed": HTTPStatus.METHOD_NOT_ALLOWED,
     "request_timeout": HTTPStatus.REQUEST_TIMEOUT,

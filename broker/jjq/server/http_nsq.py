@@ -219,7 +219,7 @@ async def ping(request: Request) -> Response:
 
 
 @table.operation(
-    "GET", "/info", "stats", "What this is.", answers={200: ("Facts.", {JSON: {"type": "object"}})}, by_handler=True,
+    "GET", "/info", "stats", "What this is.", answers={200: ("Facts.", {JSON: {"type": "object"}})}, scope="list",
     lenient=True,
 )  # fmt: skip
 async def info(request: Request) -> dict[str, Any]:
@@ -236,7 +236,7 @@ async def info(request: Request) -> dict[str, Any]:
         query("format", "`json` or `text`."), query("topic", "Only this topic."), query("channel", "Only this channel."),
         query("include_clients", "`false` to leave consumers out."),
     ],
-    answers={200: ("Counts.", {JSON: {"type": "object"}, TEXT: {"type": "string"}})}, by_handler=True, lenient=True,
+    answers={200: ("Counts.", {JSON: {"type": "object"}, TEXT: {"type": "string"}})}, scope="list", lenient=True,
 )  # fmt: skip
 @_in_its_words
 async def nsq_stats(request: Request) -> Response:

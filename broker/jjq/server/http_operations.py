@@ -93,9 +93,10 @@ def header(name: str, about: str) -> Parameter:
 class Operation:
     """One method of one path. `action` is a key of `guard.NEEDS`, None for what anybody may ask.
 
-    With `by_handler` what is touched is known only to the handler, which asks the guard by itself; else the topic that the
-    parameter `topic` names is, or the store as a whole. `lenient` takes parameters that it does not know, as those do
-    that came before jjq.
+    `scope` says what it touches: by default the topic that the parameter `topic` names, or without one the store as a whole.
+    Of the others only the handler knows, and asks the guard by itself: the topic of a `subscriber`, one that is named in the
+    `body`, that of the `events`; or a `list`, which shows what the caller may see. `lenient` takes parameters that it does
+    not know, as those do that came before jjq.
     """
 
     method: str
@@ -107,8 +108,12 @@ class Operation:
     parameters: Sequence[Parameter] = ()
     body: Mapping[str, Schema] | None = None  # by media type
     answers: Mapping[int, tuple[str, Mapping[str, Schema]]] = field(default_factory=dict)
-    by_handler: bool = False
+    scope: str = ""
     lenient: bool = False
+
+    @property
+    def by_handler(self) -> bool:
+        return self.scope != ""
 
     @property
     def id(self) -> str:
@@ -170,7 +175,7 @@ class Table:
     def operation(
         self, method: str, path: str, action: str | None, about: str, *, parameters: Sequence[Parameter] = (),
         body: Mapping[str, Schema] | None = None, answers: Mapping[int, tuple[str, Mapping[str, Schema]]] | None = None,
-        by_handler: bool = False, lenient: bool = False,
+        scope: str = "", lenient: bool = False,
     ) -> Callable[[Handler], Handler]:  # fmt: skip
         """Makes the function under it the handler of an operation."""
 
@@ -178,7 +183,7 @@ class Table:
             self._operations.append(
                 Operation(
                     method=method, path=path, action=action, about=about, group=self.group, parameters=parameters,
-                    body=body, answers=answers or {200: ("Done.", {})}, handler=handler, by_handler=by_handler,
+                    body=body, answers=answers or {200: ("Done.", {})}, handler=handler, scope=scope,
                     lenient=lenient,
                 )
             )  # fmt: skip

@@ -84,7 +84,7 @@ async def log_out(request: Request) -> Response:
     "GET", "/api/session", "topic.list", "Who the caller is.", answers={200: ("The caller.", {JSON: {
         "type": "object", "required": ["name", "can"], "properties": {
             "name": {"type": "string"}, "can": {"type": "array", "items": {"type": "string"}}}}})},
-    by_handler=True,
+    scope="list",
 )  # fmt: skip
 async def who(request: Request) -> dict[str, Any]:
     caller = request.caller

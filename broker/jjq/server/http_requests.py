@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from jjq.errors import RecordTooLarge, TopicDeleted
 from jjq.jsonvalues import jsonable
-from jjq.server.guard import NEEDS, Caller, Guard
+from jjq.server.guard import ANY, NEEDS, Caller, Guard
 from jjq.server.http_errors import RequestError
 from jjq.server.http_operations import JSON, Operation, check, parse_json
 from jjq.server.settings import ServerSettings
@@ -172,12 +172,15 @@ class Request:
     def allow(self, action: str, topic: str | None) -> None:
         """Raises Forbidden unless the caller may do that; what needs `admin` is written down."""
         need = NEEDS[action]
+        self.caller.may(need, topic)
         if need == "admin":
             self.parts.guard.audit(self.caller, action, topic)
-        self.caller.may(need, topic)
 
     def can_read(self, topic: str) -> bool:
         return self.caller.can("read", topic)
+
+    def can_see(self, topic: str) -> bool:
+        return self.caller.can(ANY, topic)
 
     # --- what -------------------------------------------------------------------------------------------------------
 

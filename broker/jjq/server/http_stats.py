@@ -73,7 +73,7 @@ def broker_stats(parts: Parts) -> dict[str, Any]:
 
 @table.operation(
     "GET", "/api/stats", "stats", "What goes on, in numbers, of the topics that the caller may read.",
-    answers={200: ("Numbers.", {JSON: _STATS})}, by_handler=True,
+    answers={200: ("Numbers.", {JSON: _STATS})}, scope="list",
 )  # fmt: skip
 async def read_stats(request: Request) -> dict[str, Any]:
     return await request.run(stats_of, request)
@@ -125,7 +125,7 @@ class Shared:
 
 @table.operation(
     "GET", "/api/stats/stream", "stats", "The numbers every two seconds, as server-sent events.",
-    answers={200: ("Numbers, for ever.", {EVENTS: {"type": "string"}})}, by_handler=True,
+    answers={200: ("Numbers, for ever.", {EVENTS: {"type": "string"}})}, scope="list",
 )  # fmt: skip
 async def follow_stats(request: Request) -> Stream:
     return Stream(request, _StatsSource())

@@ -65,7 +65,7 @@ def _find(request: Request, action: str) -> Subscriber:
     parameters=[query("topic", "Only those of this topic.")],
     answers={200: ("Subscribers.", {JSON: {"type": "object", "required": ["subscribers"], "properties": {
         "subscribers": {"type": "array", "items": SUBSCRIBER}}}})},
-    by_handler=True,
+    scope="list",
 )  # fmt: skip
 async def list_subscribers(request: Request) -> dict[str, Any]:
     def listed() -> list[dict[str, Any]]:
@@ -80,7 +80,7 @@ async def list_subscribers(request: Request) -> dict[str, Any]:
 
 @table.operation(
     "POST", "/api/subscribers", "subscriber.create", "Makes a subscriber, a durable cursor; without a name it gets one.",
-    body={JSON: NEW_SUBSCRIBER}, answers={201: ("The subscriber.", {JSON: SUBSCRIBER})}, by_handler=True,
+    body={JSON: NEW_SUBSCRIBER}, answers={201: ("The subscriber.", {JSON: SUBSCRIBER})}, scope="body",
 )  # fmt: skip
 async def create_subscriber(request: Request) -> Response:
     given = await request.document()
@@ -93,7 +93,7 @@ async def create_subscriber(request: Request) -> Response:
 
 @table.operation(
     "GET", "/api/subscribers/{subscriber}", "subscriber.list", "Where a subscriber is, and how far behind.",
-    parameters=[NAME], answers={200: ("The subscriber.", {JSON: SUBSCRIBER})}, by_handler=True,
+    parameters=[NAME], answers={200: ("The subscriber.", {JSON: SUBSCRIBER})}, scope="subscriber",
 )  # fmt: skip
 async def describe_subscriber(request: Request) -> dict[str, Any]:
     return await request.run(lambda: _described(_find(request, "subscriber.list")))
@@ -101,7 +101,7 @@ async def describe_subscriber(request: Request) -> dict[str, Any]:
 
 @table.operation(
     "DELETE", "/api/subscribers/{subscriber}", "subscriber.delete", "Deletes a subscriber; records stay.",
-    parameters=[NAME], answers={204: ("Done.", {})}, by_handler=True,
+    parameters=[NAME], answers={204: ("Done.", {})}, scope="subscriber",
 )  # fmt: skip
 async def delete_subscriber(request: Request) -> None:
     def delete() -> None:
@@ -115,7 +115,7 @@ async def delete_subscriber(request: Request) -> None:
     "Takes the next records and moves the cursor past them, durably: each goes to one of all who pop. They are gone for who "
     "dies before the answer has come. Waits up to `timeout` seconds for the first one.",
     parameters=[NAME, TIMEOUT, query("max", "How many at most, 1 by default.", type="integer", minimum=1, maximum=1000)],
-    answers={200: ("Records, none when there was none in time.", {JSON: _RECORDS})}, by_handler=True,
+    answers={200: ("Records, none when there was none in time.", {JSON: _RECORDS})}, scope="subscriber",
 )  # fmt: skip
 async def pop_records(request: Request) -> dict[str, Any]:
     most = request.arguments["max"] or 1
@@ -139,7 +139,7 @@ async def pop_records(request: Request) -> dict[str, Any]:
     "GET", "/api/subscribers/{subscriber}/peek", "subscriber.use",
     "The record that the next pop gives, unless somebody else takes it first; moves nothing.",
     parameters=[NAME, TIMEOUT], answers={200: ("Records, none when there was none in time.", {JSON: _RECORDS})},
-    by_handler=True,
+    scope="subscriber",
 )  # fmt: skip
 async def peek_record(request: Request) -> dict[str, Any]:
     def peek() -> list[Record]:
@@ -165,7 +165,7 @@ async def _until(request: Request, subscriber: Subscriber, look: Any) -> list[Re
 @table.operation(
     "POST", "/api/subscribers/{subscriber}/seek", "subscriber.use", "Moves the cursor.", parameters=[NAME],
     body={JSON: {"type": "object", "required": ["start"], "additionalProperties": False, "properties": {"start": START}}},
-    answers={200: ("The subscriber.", {JSON: SUBSCRIBER})}, by_handler=True,
+    answers={200: ("The subscriber.", {JSON: SUBSCRIBER})}, scope="subscriber",
 )  # fmt: skip
 async def seek_subscriber(request: Request) -> dict[str, Any]:
     start = start_in((await request.document())["start"])

@@ -89,17 +89,17 @@ def _type_of(name: str, text: str) -> pa.DataType:
 
 
 @table.operation(
-    "GET", "/api/topics", "topic.list", "All topics that the caller may read.",
+    "GET", "/api/topics", "topic.list", "All topics that the caller may do anything with.",
     answers={200: ("Topics.", {JSON: {"type": "object", "required": ["topics"], "properties": {
         "topics": {"type": "array", "items": {"type": "object"}}}}})},
-    by_handler=True,
+    scope="list",
 )  # fmt: skip
 async def list_topics(request: Request) -> dict[str, Any]:
     return {"topics": await request.run(_listed, request)}
 
 
 def _listed(request: Request) -> list[dict[str, Any]]:
-    names = {each.name for each in request.store.topics() if request.can_read(each.name)}
+    names = {each.name for each in request.store.topics() if request.can_see(each.name)}
     held = request.store.offsets(matching=names.__contains__)
     return [
         {
@@ -112,7 +112,7 @@ def _listed(request: Request) -> list[dict[str, Any]]:
 
 @table.operation(
     "POST", "/api/topics", "topic.create", "Makes a topic.", body={JSON: NEW_TOPIC},
-    answers={201: ("The topic.", {JSON: TOPIC_JSON})}, by_handler=True,
+    answers={201: ("The topic.", {JSON: TOPIC_JSON})}, scope="body",
 )  # fmt: skip
 async def create_topic(request: Request) -> Response:
     given = await request.document()

@@ -110,13 +110,15 @@ class Source(Protocol):
 class Stream:
     """An answer that goes on until one side ends it: an ASGI application by itself."""
 
-    def __init__(self, request: Request, source: Source, beginning: bytes = b"") -> None:
-        self.request, self._source, self._beginning = request, source, beginning
+    def __init__(self, request: Request, source: Source, topic: str | None = None) -> None:
+        """`topic` is what the caller has to be allowed to read as long as the stream goes on."""
+        self.request, self._source, self._topic = request, source, topic
         self._parts: Parts = request.parts
         self.outbox = Outbox(self._parts.settings.buffer_bytes)
         self.heartbeat = _HEARTBEAT
         self._sending: Send | None = None
         self._task: asyncio.Task[Any] | None = None
+        self._checked_at = asyncio.get_running_loop().time()  # whether the caller may read
         self._cut = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -135,7 +137,7 @@ class Stream:
         leaving.add_done_callback(self._left)
         self._parts.hub.streams.add(self)
         try:
-            await self.send(f"retry: {_RETRY_MS}\n".encode() + b": jjq\n\n" + self._beginning)
+            await self.send(f"retry: {_RETRY_MS}\n".encode() + b": jjq\n\n")
             try:
                 await self._source.begin(self)
                 await self._follow()
@@ -161,19 +163,30 @@ class Stream:
                 await self._say_end(self.outbox.end)
                 return
 
+    def check_right(self) -> None:
+        """Raises Unauthorized or Forbidden when the caller may not read on: its token may have been revoked."""
+        if self._topic is None:
+            self.request.caller.can("read", None)
+        else:
+            self.request.allow("read", self._topic)
+
     async def _say_end(self, reason: dict[str, Any]) -> None:
-        assert self._sending is not None
-        if reason:
-            await self.send(notice("jjq-end", reason))
-        async with asyncio.timeout(_STALLED_S):
-            await self._sending({"type": "http.response.body", "body": b"", "more_body": False})
+        await self._write(notice("jjq-end", reason) if reason else b"", more=False)
 
     async def send(self, data: bytes) -> None:
-        """Sends, however long the client takes to make room; one that takes nothing at all is cut off."""
+        """Sends, however long the client takes to make room; one that takes nothing at all is cut off. Raises Unauthorized or
+        Forbidden when the caller may not read on."""
+        now = asyncio.get_running_loop().time()
+        if now - self._checked_at >= self._parts.settings.heartbeat_s:
+            self._checked_at = now
+            self.check_right()
+        await self._write(data, more=True)
+
+    async def _write(self, data: bytes, *, more: bool) -> None:
         assert self._sending is not None
         alarm = asyncio.get_running_loop().call_later(_STALLED_S, self.cut, "it took nothing for a minute")
         try:
-            await self._sending({"type": "http.response.body", "body": data, "more_body": True})
+            await self._sending({"type": "http.response.body", "body": data, "more_body": more})
         finally:
             alarm.cancel()
 

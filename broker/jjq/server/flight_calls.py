@@ -20,7 +20,7 @@ from jjq.server.settings import ServerSettings
 from jjq.staging import Stage
 from jjq.store import Store
 from jjq.topic import Topic
-from jjq.values import shown
+from jjq.values import shown, whole
 
 _TOPICS = 4096  # handles of topics that are kept,
 _FRESH_S = 2.0  # and how long: others may alter a topic's limits
@@ -274,6 +274,14 @@ def plan(
     """Slices of a range, without the files that they are in: `partition, start, end, lineage, bytes` of each."""
     slices = call.topic("read", topic_id).plan(partition, start, end, lineage, skip_lost=bool(skip_lost))
     return [[each.partition, each.start, each.end, each.lineage, each.bytes] for each in slices]
+
+
+@action
+def check_lineage(call: Call, topic_id: Any, partition: Any, offset: Any, lineage: Any) -> int | None:
+    """Where the lineage that overtook an offset begins; null while the offset still means what it did."""
+    topic = call.topic("topic.describe", topic_id)
+    place = topic.check_partition(partition)
+    return topic.reader.check_lineage(place, whole(offset, "offset"), whole(lineage, "lineage"))
 
 
 @action

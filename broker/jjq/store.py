@@ -498,6 +498,10 @@ class Store:
         """The catalog's row of a topic; raises TopicDeleted."""
         return self._facts_of(topic_id).row()
 
+    def facts(self, topic_id: str) -> Facts:
+        """What the log asks of a topic."""
+        return self._facts_of(topic_id)
+
     def log(self, topic_id: str, partition: int) -> PartitionLog:
         log = self._logs.get((topic_id, partition))
         if log is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -326,3 +327,35 @@ def test_a_session_is_of_the_token_that_began_it(tmp_path: Path) -> None:
             made.act("close_session", body, other)
     finally:
         made.close()
+
+
+# --- stopping --------------------------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_stops_tells_who_waits_and_cuts_off_who_says_nothing(front: Front) -> None:
+    front.store.create_topic("t")
+    table = pa.table({"value": [b"a"]})
+    writer, reader = front.client.do_put(flight.FlightDescriptor.for_path("t"), table.schema)
+    writer.write_table(table)
+    assert reader.read() is not None  # and now it says nothing, and ends nothing
+    states: list[str] = []
+    with jjq.connect(f"jjq://127.0.0.1:{front.port}", retry_s=0, on_state=states.append) as store:
+        waiting = store.create_subscriber("t", start="latest")
+        waited: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                waiting.pop(timeout=None)
+            except jjq.JjqError as error:
+                waited.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        while not store.connection._outstanding:
+            pass
+        front.front.stop(0.1)
+        thread.join(60)
+    assert [type(each) for each in waited] == [jjq.BrokerUnavailable]
+    assert states == ["connected", "reconnecting", "closed"]
+    with pytest.raises(flight.FlightError):
+        writer.close()

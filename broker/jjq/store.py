@@ -494,6 +494,14 @@ class Store:
         stem = f"topics/{topic_id}/{partition}/{segment}"
         return [f"{stem}{suffix}" for suffix in (".arrows", ".index", ".arrow", ".json")]
 
+    def topic_row(self, topic_id: str) -> TopicRow:
+        """The catalog's row of a topic; raises TopicDeleted."""
+        return self._facts_of(topic_id).row()
+
+    def facts(self, topic_id: str) -> Facts:
+        """What the log asks of a topic."""
+        return self._facts_of(topic_id)
+
     def log(self, topic_id: str, partition: int) -> PartitionLog:
         log = self._logs.get((topic_id, partition))
         if log is None:

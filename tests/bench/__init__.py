@@ -22,6 +22,7 @@ MODULES = (
     "consume",
     "channels",
     "memory",
+    "flight",
     "spark_read",
     "spark_write",
     "spark_memory",

@@ -21,7 +21,7 @@ from jjq.client.log import RemoteLog, Streams
 from jjq.client.pubsub import RemotePubSub
 from jjq.client.staging import RemoteStage
 from jjq.client.subscriber import RemoteSubscriber
-from jjq.client.topic import RemoteTopic, read_ticket
+from jjq.client.topic import RemoteReader, RemoteTopic, read_ticket
 from jjq.clock import now_us
 from jjq.config import Duration
 from jjq.errors import InvalidArgument, StoreReadOnly
@@ -348,6 +348,10 @@ class RemoteStore(Store):
     def log(self, topic_id: str, partition: int) -> Any:
         """What topics append to."""
         return RemoteLog(self.streams, topic_id, partition)
+
+    def reader(self, topic_id: str, name: str) -> Any:
+        """What plans reads of a topic."""
+        return RemoteReader(self.connection, topic_id, name)
 
     def topic_row(self, topic_id: str) -> TopicRow:
         """Raises TopicDeleted."""

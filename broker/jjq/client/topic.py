@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyarrow import flight
@@ -49,14 +49,11 @@ class RemoteTopic(Topic):
         self.refresh()
 
     def directory(self, partition: int) -> Path:
-        self._no_files()
+        raise InvalidArgument(f"topic {self.name!r} is behind a broker: its files are not here")
 
     @property
-    def reader(self) -> NoReturn:
-        self._no_files()
-
-    def _no_files(self) -> NoReturn:
-        raise InvalidArgument(f"topic {self.name!r} is behind a broker: its files are not here")
+    def reader(self) -> Any:
+        return RemoteReader(self._store.connection, self.id, self.name)
 
     def push_file(
         self, source: objects.Source, value: Any = None, *, key: bytes | str | None = None, headers: Headers = None,
@@ -88,8 +85,7 @@ class RemoteTopic(Topic):
     def plan(self, partition: int, start: int, end: int, lineage: int | None = None, *, skip_lost: bool = False,
              ) -> list[Slice]:  # fmt: skip
         """Slices that together are the offsets `[start, end)` of a partition; of no file, since those are not here."""
-        found = self._ask("plan", partition=partition, start=start, end=end, lineage=lineage, skip_lost=skip_lost)
-        return [Slice(self.id, self.name, *each) for each in found]
+        return self.reader.plan(partition, start, end, lineage=lineage, skip_lost=skip_lost)
 
     def read(
         self, start: Any = "earliest", end: Any = "latest", columns: Sequence[str] | None = None,
@@ -129,6 +125,49 @@ class RemoteTopic(Topic):
     @property
     def paused(self) -> bool:
         return bool(self._ask("topic_is_paused"))
+
+
+class RemoteReader:
+    """What the parts of a store that plan reads ask of a topic's reader: see `jjq.log.reader.LogReader`."""
+
+    def __init__(self, connection: Connection, topic_id: str, name: str) -> None:
+        self._connection, self._topic_id, self._name = connection, topic_id, name
+
+    def plan(
+        self, partition: int, start: int, end: int, *, lineage: int | None = None, skip_lost: bool = False
+    ) -> list[Slice]:
+        found = self._connection.ask(
+            "plan",
+            topic_id=self._topic_id,
+            partition=partition,
+            start=start,
+            end=end,
+            lineage=lineage,
+            skip_lost=skip_lost,
+        )
+        return [Slice(self._topic_id, self._name, *each) for each in found]
+
+    def seek_time(self, partition: int, ts: int) -> int | None:
+        found = dict(self._connection.ask("offset_for_timestamp", topic_id=self._topic_id, ts_us=ts))
+        offset: int | None = found[partition]
+        return offset
+
+    def check_lineage(self, partition: int, offset: int, lineage: int) -> int | None:
+        found: int | None = self._connection.ask(
+            "check_lineage", topic_id=self._topic_id, partition=partition, offset=offset, lineage=lineage
+        )
+        return found
+
+    def within(self, slices: Sequence[Slice], since: int, until: int) -> list[Slice]:
+        """All of them: what the files know of their times is in the broker."""
+        return list(slices)
+
+    def where(self, slices: Sequence[Slice], tests: Sequence[Any]) -> list[Slice]:
+        """All of them, as `within`."""
+        return list(slices)
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def read_ticket(connection: Connection, ticket: Ticket, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

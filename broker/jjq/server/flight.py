@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -28,6 +30,7 @@ from jjq.values import shown, whole
 
 _TOKEN = "token"  # noqa: S105 - the name of the middleware that carries it
 _KINDS = {Unauthorized: flight.FlightUnauthenticatedError, Forbidden: flight.FlightUnauthorizedError}
+_CUT_S = 5.0  # what requests take to end once their connections are cut
 log = logging.getLogger("jjq.server")
 
 
@@ -69,21 +72,30 @@ class FlightFront:
             return
         self._served.stopping = True
         self._served.sessions.close()
-        # It returns when the last request has ended, and one of a client that says nothing ends only with this process.
+        # It returns when the last request has ended, and one of a client that says nothing never does.
+        port = int(server.port)
         ending = threading.Thread(target=server.shutdown, name="jjq-flight-stop", daemon=True)
         ending.start()
         ending.join(grace)
         if ending.is_alive():
             log.warning("some Flight clients did not end within %.1f s; they are cut off", grace)
-            _unstopped.append(server)
+            _cut_off(port)
+            ending.join(_CUT_S)
 
 
 def _refuse() -> None:
     raise unknown()
 
 
-# Servers that wait for clients which do not go. To let go of one would wait as well, so each stays until the process ends.
-_unstopped: list[flight.FlightServerBase] = []
+def _cut_off(port: int) -> None:
+    """Ends the connections to a port of this process. pyarrow's server has no way to do that, and this process could not even
+    end while one is open."""
+    with contextlib.suppress(FileNotFoundError):  # no procfs
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as found:
+                if found.family in (socket.AF_INET, socket.AF_INET6) and found.getsockname()[1] == port:
+                    found.getpeername()  # raises for the one that listens
+                    found.shutdown(socket.SHUT_RDWR)
 
 
 class _TokenOf(flight.ServerMiddleware):  # type: ignore[misc] # pyarrow has no types

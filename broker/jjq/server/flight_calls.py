@@ -9,10 +9,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 import jjq
 from jjq import wire
-from jjq.catalog.rows import TopicRow
-from jjq.errors import Forbidden, InvalidArgument, JjqError, StoreError, TopicDeleted
+from jjq.catalog.rows import TopicRow, staged_segment
+from jjq.errors import (
+    DamagedSegment,
+    Forbidden,
+    InvalidArgument,
+    JjqError,
+    StagedFileMissing,
+    StoreError,
+    TopicDeleted,
+)
+from jjq.log.check import check_segment
+from jjq.log.format import NO_TS
 from jjq.model import SegmentInfo, StagedFile
 from jjq.server.flight_sessions import SILENCE_S, Session, Sessions
 from jjq.server.guard import NEEDS, Caller, Guard
@@ -20,10 +32,11 @@ from jjq.server.settings import ServerSettings
 from jjq.staging import Stage
 from jjq.store import Store
 from jjq.topic import Topic
-from jjq.values import shown
+from jjq.values import shown, whole
 
 _TOPICS = 4096  # handles of topics that are kept,
 _FRESH_S = 2.0  # and how long: others may alter a topic's limits
+_STAGED = 100_000
 Action = Callable[..., Any]
 ACTIONS: dict[str, Action] = {}
 
@@ -42,6 +55,7 @@ class Served:
         self.sessions = Sessions(settings.max_connections)
         self.stopping = False
         self._topics: dict[str, tuple[Topic, float]] = {}  # and when it was made
+        self._staged: dict[str, StagedFile] = {}
 
     def topic_by_id(self, topic_id: object) -> Topic:
         """A handle of the topic, kept among calls; raises TopicDeleted."""
@@ -60,6 +74,32 @@ class Served:
             found = self.store._topic(row)
             self._topics[topic_id] = found, time.monotonic()
         return found
+
+    def remember(self, files: Sequence[StagedFile]) -> None:
+        """What this broker has staged, it need not look at again when it is committed."""
+        self._staged |= {each.uuid: each for each in files}
+        while len(self._staged) > _STAGED:
+            del self._staged[next(iter(self._staged))]
+
+    def check_staged(self, file: StagedFile) -> None:
+        """That a file holds what a client says of it: its rows get offsets by that. Raises StagedFileMissing."""
+        if self._staged.get(file.uuid) == file:
+            return
+        directory = self.store.partition_dir(file.topic_id, file.partition)
+        try:
+            check_segment(
+                directory,
+                file.topic_id,
+                file.partition,
+                staged_segment(file, 0, NO_TS, 0),
+                self.store.facts(file.topic_id),
+            )
+        except FileNotFoundError:
+            pass  # committed before, or gone: the commit looks
+        except (DamagedSegment, pa.ArrowException) as error:
+            raise StagedFileMissing(
+                f"the staged file {file.uuid} is not what was staged; write the batch again"
+            ) from error
 
     def forget(self, topic_id: str) -> None:
         """Its settings were changed."""
@@ -277,6 +317,14 @@ def plan(
 
 
 @action
+def check_lineage(call: Call, topic_id: Any, partition: Any, offset: Any, lineage: Any) -> int | None:
+    """Where the lineage that overtook an offset begins; null while the offset still means what it did."""
+    topic = call.topic("topic.describe", topic_id)
+    place = topic.check_partition(partition)
+    return topic.reader.check_lineage(place, whole(offset, "offset"), whole(lineage, "lineage"))
+
+
+@action
 def segments(call: Call, topic_id: Any, partition: Any = None) -> list[dict[str, Any]]:
     return [_segment(call.store, each) for each in call.topic("read", topic_id).segments(partition)]
 
@@ -337,6 +385,7 @@ def stage_finish(call: Call, handle: int, writes: int) -> list[str]:
             "the broker was started anew while this stage was written, and what was written before is gone; write it again"
         )
     files = found.stage.finish()
+    call.served.remember(files)
     found.finished = True
     call.own_session().close_handle(handle)
     return [each.to_json() for each in files]
@@ -349,6 +398,8 @@ def commit(
 ) -> dict[str, Any]:  # fmt: skip
     """Makes staged files visible in one transaction, once for a writer and its batch."""
     files = _staged(call, staged)
+    for each in files:
+        call.served.check_staged(each)
     done = call.store.commit(files, writer_id, batch_id, query_id, rows_may_differ=bool(rows_may_differ))
     return {
         "positions": [[name, [[p, *span] for p, span in each.items()]] for name, each in done.positions.items()],

@@ -74,10 +74,17 @@ class App:
                 message["headers"] = [*message.get("headers", ()), *_HEADERS]
             await send(message)
 
-        name = "none"
+        counters, name = self._parts.counters, "none"
         try:
             operation, found_in_path = self._find(scope)
-            name = operation.id
+        except RequestError as error:
+            counters.began(name)
+            await self._refusal(error, scope)(scope, receive, sending)
+            counters.answered(name, answered[0], 0.0)
+            return
+        name = operation.id
+        counters.began(name)
+        try:
             request = Request(self._parts, operation, scope, receive, sending)
             response = await self._answer(request, found_in_path)
             await response(scope, receive, sending)
@@ -89,7 +96,7 @@ class App:
                 raise
             await self._refusal(error, scope)(scope, receive, sending)
         finally:
-            self._parts.counters.answered(name, answered[0] if answered else 499, time.perf_counter() - began)
+            counters.answered(name, answered[0] if answered else 499, time.perf_counter() - began)
 
     def _find(self, scope: Scope) -> tuple[Operation, dict[str, str]]:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]

@@ -22,6 +22,7 @@ MODULES = (
     "consume",
     "channels",
     "memory",
+    "http",
     "spark_read",
     "spark_write",
     "spark_memory",

@@ -2,8 +2,10 @@
 
 import json
 import logging
+import os
 import re
 import socket
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from jjq import files
 from jjq.server.health import Health
 from jjq.server.http_app import all_operations
 from jjq.server.http_errors import STATUS, without_paths
+from tests.examples import blocks
 from tests.fronts import Front, Fronting
 
 STATIC = Path(__file__).resolve().parents[3] / "broker" / "jjq" / "server" / "static"
@@ -179,6 +182,16 @@ def test_a_page_under_another_name_reads_nothing_either(front: Front) -> None:
     assert "access-control-allow-origin" not in answer.headers
 
 
+def test_a_page_of_a_site_that_may_reads_answers(serve: Fronting) -> None:
+    front = serve(origins=("https://friend.example",))
+    for origin, allowed in (("https://friend.example", "https://friend.example"), ("https://evil.example", None)):
+        headers = {"origin": origin, "access-control-request-method": "POST"}
+        preflight = front.client.options("/api/events", headers=headers)
+        assert preflight.status_code == (204 if allowed else 405)
+        for answer in (preflight, front.client.get("/api/topics", headers={"origin": origin})):
+            assert answer.headers.get("access-control-allow-origin") == allowed
+
+
 # --- what gets out ---------------------------------------------------------------------------------------------------
 
 
@@ -317,3 +330,26 @@ def test_pages_fetch_nothing_from_elsewhere_and_run_nothing_inline(front: Front)
 
 def test_codes_have_statuses_that_are_errors() -> None:
     assert all(400 <= int(status) < 600 for status in STATUS.values())
+
+
+# --- documentation ---------------------------------------------------------------------------------------------------
+
+
+def test_every_operation_and_every_code_is_documented() -> None:
+    text = (STATIC.parents[3] / "docs" / "http.md").read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"```.*?```|`[^`\n]+`", text, re.DOTALL))
+    for operation in all_operations():
+        last = operation.path.rstrip("/").rpartition("/")[2]
+        if last and not last.startswith("{"):
+            assert re.search(rf"(?<![\w-]){re.escape(last)}(?![\w-])", code), operation.path
+    for name in STATUS:
+        assert f"`{name}`" in text, name
+
+
+def test_the_examples_run(front: Front) -> None:
+    (block,) = blocks(STATIC.parents[3] / "docs" / "http.md", "sh")
+    done = subprocess.run(
+        ["sh", "-euc", block.code], env=os.environ | {"JJQ": front.url}, check=True, capture_output=True, text=True
+    )
+    assert "hello" in done.stdout
+    assert '"order": 1' in done.stdout

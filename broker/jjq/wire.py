@@ -178,7 +178,7 @@ KINDS = {each.code: each for each in _kinds()}
 
 def pack_error(error: JjqError, store: str) -> dict[str, Any]:
     """An error as a client may see it: `store`, the path of the store, is in none of its texts."""
-    details = {}
+    details: dict[str, Any] = {}
     for name, value in error.details.items():
         text = hidden(str(value), store) if isinstance(value, (str, bytes)) or hasattr(value, "__fspath__") else value
         with_it = {**details, name: text}

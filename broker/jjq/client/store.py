@@ -217,7 +217,11 @@ class RemoteStore(Store):
     def channels(self, topic: str | None = None) -> list[Channel]:
         topics = {each.id: each for each in (self.topics() if topic is None else [self.topic(topic)])}
         found = self.connection.ask("channels", topic=topic)
-        return [RemoteChannel(self, topics[each["topic_id"]], each) for each in found if each["topic_id"] in topics]
+        return [
+            RemoteChannel(self, topics[each["topic_id"]], each, MAX_IN_FLIGHT)
+            for each in found
+            if each["topic_id"] in topics
+        ]
 
     def delete_channel(self, topic: str, name: str) -> None:
         self.connection.act("delete_channel", once=True, topic=topic, name=name)

@@ -53,6 +53,10 @@ class RemoteTopic(Topic):
 
     @property
     def reader(self) -> Any:
+        return self._planner
+
+    @property
+    def _planner(self) -> RemoteReader:
         return RemoteReader(self._store.connection, self.id, self.name)
 
     def push_file(
@@ -85,7 +89,7 @@ class RemoteTopic(Topic):
     def plan(self, partition: int, start: int, end: int, lineage: int | None = None, *, skip_lost: bool = False,
              ) -> list[Slice]:  # fmt: skip
         """Slices that together are the offsets `[start, end)` of a partition; of no file, since those are not here."""
-        return self.reader.plan(partition, start, end, lineage=lineage, skip_lost=skip_lost)
+        return self._planner.plan(partition, start, end, lineage=lineage, skip_lost=skip_lost)
 
     def read(
         self, start: Any = "earliest", end: Any = "latest", columns: Sequence[str] | None = None,

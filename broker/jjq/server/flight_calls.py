@@ -255,8 +255,9 @@ def alter_topic(
 
 @action
 def delete_topic(call: Call, name: Any) -> None:
-    call.named("topic.delete", name)
+    gone = call.named("topic.delete", name)
     call.store.delete_topic(name)
+    call.served.forget(gone.id)
 
 
 @action

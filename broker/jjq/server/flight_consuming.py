@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jjq import wire
@@ -98,8 +98,11 @@ def _subscriber(call: Call, handle: int, subscriber: Any, places: Sequence[Any] 
     name, subscriber_id, topic_id = subscriber
 
     def make() -> Subscriber:
-        call.served.topic_by_id(topic_id)  # raises TopicDeleted
-        found = call.store.subscriber(name)
+        try:
+            found = call.store.subscriber(name)
+        except (SubscriberNotFound, TopicNotFound):
+            call.store.topic_row(_id_of(topic_id))  # raises TopicDeleted, if that is why
+            raise
         if found.id != subscriber_id:
             raise SubscriberNotFound(f"subscriber {name!r} was deleted")
         if places:
@@ -112,6 +115,12 @@ def _subscriber(call: Call, handle: int, subscriber: Any, places: Sequence[Any] 
         raise SubscriberNotFound(f"subscriber {shown(name)} was deleted") from None
     call.may("subscriber.use", found.topic.name)
     return found
+
+
+def _id_of(given: object) -> str:
+    if not isinstance(given, str):
+        raise InvalidArgument(f"a topic's id is a text, not {shown(given)}")
+    return given
 
 
 def _places(given: Sequence[Any]) -> dict[int, tuple[int, int]]:
@@ -294,7 +303,7 @@ def _channel(call: Call, handle: int, channel: Any, operation: str = "channel.us
     topic_id, name, channel_id, max_in_flight = channel
 
     def make() -> ChannelHandle:
-        topic = call.served.topic_by_id(topic_id)  # raises TopicDeleted
+        topic = call.store.topic_row(_id_of(topic_id))  # raises TopicDeleted
         found = call.store.channel(topic.name, name, max_in_flight=max_in_flight)
         if found.id != channel_id:
             raise ChannelNotFound(f"channel {name!r} of topic {topic.name!r} was deleted", channel=name)
@@ -325,7 +334,7 @@ def settle(
     found = _channel(call, handle, channel)
     held = {number: found.in_hand[number] for number in deliveries if number in found.in_hand}
     gone = [number for number in deliveries if number not in held]
-    acts = {
+    acts: dict[str, Callable[..., None]] = {
         "acknowledged": found.channel.ack_many,
         "requeued": functools.partial(found.channel.requeue_many, delay=delay, reason=reason),
         "touched": found.channel.touch_many,
@@ -401,7 +410,7 @@ def _subscription(call: Call, handle: int, interest: Any) -> SubscriptionHandle:
     def make() -> SubscriptionHandle:
         made = call.store.pubsub(ignore_subscribe_messages=True)
         for name in names:
-            call.may("read", name if isinstance(name, str) else None)
+            call.may("read", _topic_name(name))
         if names:
             made.subscribe(*names)
         if patterns:
@@ -419,7 +428,7 @@ def change_subscription(call: Call, handle: int, interest: Any, kind: str, names
         raise InvalidArgument(f"a subscription cannot {shown(kind)}")
     if kind == "subscribe":
         for name in names:
-            call.may("read", name if isinstance(name, str) else None)
+            call.may("read", _topic_name(name))
     getattr(found, kind)(*names)
     return [found.id, sorted(found._names), sorted(found._patterns)]
 
@@ -433,6 +442,11 @@ def get_message(call: Call, handle: int, interest: Any, timeout: Any = 0) -> dic
         while message is not None and not call.can("read", _text(message["channel"])):
             message = found.get_message(0)
     return {"message": None if message is None else _pack_message(message), "dropped": found.dropped}
+
+
+def _topic_name(given: object) -> str | None:
+    """What a client says is a topic's name; of what cannot be one, only who may do all is told that."""
+    return given if isinstance(given, str) else None
 
 
 def _text(name: Any) -> str:
@@ -451,7 +465,7 @@ def pubsub_channels(call: Call, pattern: Any = "*") -> list[str]:
 @action
 def pubsub_numsub(call: Call, names: Sequence[str]) -> list[Any]:
     for name in names:
-        call.may("topic.list", name if isinstance(name, str) else None)
+        call.may("topic.list", _topic_name(name))
     return list(call.store.pubsub_numsub(*names).items())
 
 

@@ -66,6 +66,10 @@ class Session:
                 self._running -= 1
                 self._seen = time.monotonic()
 
+    def seen(self) -> None:
+        with self._mutex:
+            self._seen = time.monotonic()
+
     def silent_s(self) -> float:
         with self._mutex:
             return 0.0 if self._running else time.monotonic() - self._seen
@@ -106,22 +110,24 @@ class Session:
     def handle(self, number: int, kind: type[Made], make: Callable[[], Made]) -> Made:
         """The handle of that number, made at its first use."""
         with self._mutex:
-            if self._closed or number in self._closed_handles:
+            if self._is_closed_locked(number):
                 raise StoreClosed("this handle was closed; get another from the store")
             found = self._handles.get(number)
         if found is None:
             made = make()
             with self._mutex:
-                kept = not self._closed and number not in self._closed_handles
-                if kept:
+                if not self._is_closed_locked(number):
                     found = self._handles.setdefault(number, made)
-            if not kept or found is not made:
+            if found is not made:
                 made.close()
-            if not kept:
+            if found is None:
                 raise StoreClosed("this handle was closed; get another from the store")
         if not isinstance(found, kind):
             raise InvalidArgument(f"handle {number} is no {kind.__name__}")
         return found
+
+    def _is_closed_locked(self, number: int) -> bool:
+        return self._closed or number in self._closed_handles
 
     def close_handle(self, number: int) -> None:
         with self._mutex:
@@ -181,9 +187,10 @@ class Sessions:
                         f"the broker has {self._most} clients, as many as it takes; try again later", retry_after=5.0
                     )
                 found = self._sessions[session_id] = Session(session_id, caller, self._given_up.pop(session_id, 0))
-        if found.caller != caller:
-            raise Forbidden("this session is another caller's")
-        return found
+            if found.caller != caller:
+                raise Forbidden("this session is another caller's")
+            found.seen()  # so that it is not given up between here and its use
+            return found
 
     def doubtful(self, session: Session, about: Mapping[str, Any]) -> bool:
         """Whether a request may have been done by who is not there any more to ask."""

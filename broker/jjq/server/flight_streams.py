@@ -92,7 +92,8 @@ def put(
         raise InvalidArgument("a command is `append` or `stage`, with what it takes")
     ((what, args),) = command.items()
     if what == "append":
-        _append(call, call.topic("push", args), reader, writer)
+        call.topic("push", args)
+        _append(call, args, reader, writer)
     elif what == "stage" and isinstance(args, Mapping):
         _stage(call, args, reader, writer)
     else:
@@ -134,12 +135,12 @@ def _push(
 
 
 def _append(
-    call: Call, topic: Topic, reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter
+    call: Call, topic_id: str, reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter
 ) -> None:
     """One answer for each batch, in their order. One that is refused does not end the stream."""
     for batch, about in _chunks(call, reader):
         try:
-            answer = _append_one(call, topic, batch, {} if about is None else wire.decode(about))
+            answer = _append_one(call, topic_id, batch, {} if about is None else wire.decode(about))
         except MorePartitions:
             answer = {"error": {"code": wire.MORE_PARTITIONS, "message": "the topic has more partitions by now"}}
         except JjqError as error:
@@ -149,11 +150,11 @@ def _append(
         writer.write(pa.py_buffer(wire.encode(answer)))
 
 
-def _append_one(call: Call, topic: Topic, batch: pa.RecordBatch | None, about: Any) -> dict[str, Any]:
+def _append_one(call: Call, topic_id: str, batch: pa.RecordBatch | None, about: Any) -> dict[str, Any]:
     if batch is None or not isinstance(about, Mapping):
         raise InvalidArgument("each batch comes with what is to be done with it: partition, among, stamps")
     place, among = whole(about.get("partition"), "partition"), whole(about.get("among", 0), "among")
-    call.may("push", topic.name)
+    topic = call.topic("push", topic_id)  # anew: its limits may have been altered, or the right taken back
     call.caller.spend(batch.num_rows, batch.nbytes)
     most = call.served.settings.max_record_bytes
 

@@ -100,6 +100,12 @@ def body(kind: str, schema: Any) -> st.SearchStrategy[bytes]:
     return st.one_of(junk, TEXTS.map(lambda text: text.encode("utf-8", "surrogatepass")))
 
 
+def _part(text: str) -> str:
+    """One part of a path. Dots alone are encoded: clients make `/a/..` into `/`."""
+    part = quote(text.encode("utf-8", "surrogatepass"), safe="") or "%20"
+    return part.replace(".", "%2E") if not part.strip(".") else part
+
+
 @st.composite
 def requests(draw: st.DrawFn, operation: Operation) -> tuple[str, dict[str, str], bytes | None]:
     """The address, headers and body of a request."""
@@ -111,7 +117,7 @@ def requests(draw: st.DrawFn, operation: Operation) -> tuple[str, dict[str, str]
             continue
         text = draw(parameter(each))
         if each.where == "path":
-            path = path.replace(f"{{{each.name}}}", quote(text.encode("utf-8", "surrogatepass"), safe="") or "%20")
+            path = path.replace(f"{{{each.name}}}", _part(text))
         elif each.where == "query":
             query.append(f"{each.name}={quote(text.encode('utf-8', 'surrogatepass'), safe='')}")
         elif text.isprintable() and text.isascii():

@@ -134,9 +134,11 @@ def test_more_connections_than_may_be_are_refused(serve: Fronting) -> None:
 def test_more_streams_than_may_be_are_refused(serve: Fronting) -> None:
     front = serve(max_subscriptions=1)
     front.store.create_topic("t")
-    with front.stream("/api/topics/t/stream"):
+    with front.stream("/api/topics/t/stream") as events:
         assert front.code("GET", "/api/topics/t/stream") == (429, "too_many_requests")
         assert front.code("GET", "/api/events") == (429, "too_many_requests")
+        front.store.topic("t").push(b"x")
+        assert json.loads(events.next().data)["value"] == "x"
 
 
 def test_rates_are_held_to(serve: Fronting) -> None:

@@ -23,6 +23,7 @@ MODULES = (
     "channels",
     "memory",
     "flight",
+    "http",
     "spark_read",
     "spark_write",
     "spark_memory",

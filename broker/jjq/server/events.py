@@ -41,12 +41,18 @@ ID = named(
 # --- the topic -----------------------------------------------------------------------------------------------------------
 
 
-def open_topic(parts: Parts) -> Topic:
+def known_topic(parts: Parts) -> Topic | None:
+    """The topic of events, as it was when it was opened last."""
+    known = parts.topics.get(parts.settings.events_topic)
+    return known if known is not None and known.schema is not None else None
+
+
+def open_topic(parts: Parts, *, anew: bool = False) -> Topic:
     """The topic of events, made if there is none; raises InvalidArgument when one of that name is of another kind."""
     settings = parts.settings
-    topic = parts.topics.get(settings.events_topic)
-    if topic is not None and topic.schema is not None:
-        return topic
+    known = None if anew else known_topic(parts)
+    if known is not None:
+        return known
     try:
         topic = parts.store.topic(settings.events_topic)
     except TopicNotFound:
@@ -94,6 +100,8 @@ async def post_event(request: Request) -> Response:
         raise RequestError("the body is not UTF-8; say encoding=base64, and it is kept as it is and served as base64")
     request.check_record(len(body))
     request.caller.spend(1, len(body))
+    if known_topic(parts) is None:
+        await request.run(open_topic, parts)
     position = await parts.gathering.push(name, Item({"type": kind, "body": body}, None, headers, len(body) + 64))
     found = event_id(position.timestamp, position.partition, position.offset)
     return Response(b'{"id":"%b"}' % found.encode(), media_type=JSON)
@@ -211,7 +219,7 @@ async def follow_events(request: Request) -> Stream:
     request.allow("read", parts.settings.events_topic)
     pattern = request.arguments["typematcher"]
     keep = None if not pattern else TypeFilter(pattern)
-    topic = await request.run(open_topic, parts)
+    topic = await request.run(open_topic, parts, anew=True)
     last, start = request.arguments["last_event_id"], request.arguments["start"]
     position = await request.run(place_of, topic, last or None, "latest" if start is None else start)
     return Stream(request, TopicSource(topic, EventEncoding(), {0: position}, keep), topic.name)

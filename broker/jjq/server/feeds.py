@@ -7,7 +7,7 @@ import functools
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -22,6 +22,8 @@ from jjq.wake import until_found
 
 if TYPE_CHECKING:
     from jjq.server.sse import TopicSource
+
+Result = TypeVar("Result")
 
 _METADATA = ("_partition", "_offset", "_timestamp", "_key", "_headers")
 _ROWS = 1024  # of one piece
@@ -283,7 +285,7 @@ class TopicFeed:
                 break
         return self._chunk(partition, start, end, records, first)
 
-    async def _run_call(self, call: Callable[..., Any], *arguments: Any) -> Any:
+    async def _run_call(self, call: Callable[..., Result], *arguments: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._calls, functools.partial(call, *arguments))
 
 

@@ -31,6 +31,12 @@ from jjq.values import shown, whole
 _TOKEN = "token"  # noqa: S105 - the name of the middleware that carries it
 _KINDS = {Unauthorized: flight.FlightUnauthenticatedError, Forbidden: flight.FlightUnauthorizedError}
 _CUT_S = 5.0  # what requests take to end once their connections are cut
+# An error in one of these goes to the client as pyarrow writes it, with a traceback and paths of this machine, whatever kind of
+# error it is. So they are refused before they are begun.
+_NOT_SERVED = {
+    flight.FlightMethod.GET_SCHEMA: "ask GetFlightInfo, whose answer has the schema",
+    flight.FlightMethod.DO_EXCHANGE: "there is no DoExchange here; ListActions names what there is",
+}
 log = logging.getLogger("jjq.server")
 
 
@@ -107,6 +113,8 @@ class _Tokens(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     """Takes the token from a call's headers. Whose it is, is asked where errors can be answered in full."""
 
     def start_call(self, info: Any, headers: dict[str, list[Any]]) -> _TokenOf:
+        if info.method in _NOT_SERVED:
+            raise flight.FlightServerError(_NOT_SERVED[info.method])
         given = next(iter(headers.get(wire.TOKEN_HEADER, [])), "")
         text = given.decode(errors="replace") if isinstance(given, bytes) else str(given)
         return _TokenOf(text.removeprefix("Bearer ").strip() or None)
@@ -198,10 +206,6 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
         rows = sum(each.end - each.start for each in ticket.ranges)
         # No location: it is to be had where it was asked for.
         return flight.FlightInfo(schema, descriptor, [flight.FlightEndpoint(ticket.pack(), [])], rows, -1)
-
-    def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
-        with self._translated():
-            return flight.SchemaResult(plan_read(self._call(context), descriptor)[0])
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
         with self._translated():

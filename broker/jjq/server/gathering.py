@@ -37,6 +37,7 @@ class Gathering:
         self._push = push
         self._mutex = threading.Lock()
         self._queues: dict[str, list[_Waiting]] = {}  # of topics that a thread writes to
+        self.writing = 0  # records that are being written
         self._threads = ThreadPoolExecutor(_THREADS, "jjq-http-push")
 
     async def push(self, topic: str, item: Item) -> Position:
@@ -67,7 +68,10 @@ class Gathering:
                 count = _as_many_as_fit(queue)
                 taken = queue[:count]
                 del queue[:count]
+                self.writing += count
             done = self._written(topic, taken)
+            with self._mutex:
+                self.writing -= count
             try:
                 loop.call_soon_threadsafe(_tell, done)
             except RuntimeError:  # the loop is closed: nobody waits

@@ -47,6 +47,12 @@ _HEADERS = [
     (b"content-security-policy", b"default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"),
 ]
 
+_PREFLIGHT = {
+    "access-control-allow-methods": "GET, POST, PUT, PATCH, DELETE",
+    "access-control-allow-headers": "authorization, content-type, accept, last-event-id",
+    "access-control-max-age": "600",
+}
+
 
 def all_operations() -> list[Operation]:
     return [operation for table in TABLES for operation in table]
@@ -67,17 +73,29 @@ class App:
             return
         began = time.perf_counter()
         answered: list[int] = []
+        friend = self._friend(scope)
 
         async def sending(message: Any) -> None:
             if message["type"] == "http.response.start":
                 answered.append(message["status"])
-                message["headers"] = [*message.get("headers", ()), *_HEADERS]
+                message["headers"] = [*message.get("headers", ()), *_HEADERS, *friend]
             await send(message)
 
-        name = "none"
+        if friend and scope["method"] == "OPTIONS":
+            await Response(status_code=204, headers=_PREFLIGHT)(scope, receive, sending)
+            return
+
+        counters, name = self._parts.counters, "none"
         try:
             operation, found_in_path = self._find(scope)
-            name = operation.id
+        except RequestError as error:
+            counters.began(name)
+            await self._refusal(error, scope)(scope, receive, sending)
+            counters.answered(name, answered[0], 0.0)
+            return
+        name = operation.id
+        counters.began(name)
+        try:
             request = Request(self._parts, operation, scope, receive, sending)
             response = await self._answer(request, found_in_path)
             await response(scope, receive, sending)
@@ -89,7 +107,17 @@ class App:
                 raise
             await self._refusal(error, scope)(scope, receive, sending)
         finally:
-            self._parts.counters.answered(name, answered[0] if answered else 499, time.perf_counter() - began)
+            counters.answered(name, answered[0] if answered else 499, time.perf_counter() - began)
+
+    def _friend(self, scope: Scope) -> list[tuple[bytes, bytes]]:
+        """What an answer says to a browser that shows a page of another site, where that site may use this broker."""
+        allowed = self._parts.settings.origins
+        if not allowed:
+            return []
+        origin = next((value for name, value in scope["headers"] if name == b"origin"), b"")
+        if origin.decode("latin-1") not in allowed:
+            return []
+        return [(b"access-control-allow-origin", origin), (b"vary", b"Origin")]
 
     def _find(self, scope: Scope) -> tuple[Operation, dict[str, str]]:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]

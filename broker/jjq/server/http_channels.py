@@ -58,7 +58,7 @@ _DELIVERY = named(
 )  # fmt: skip
 _IDS = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 10_000}
 _SETTLED = {"type": "object", "required": ["settled"], "properties": {"settled": {"type": "integer"}}}
-_GONE = {204: ("Done.", {})}
+_GONE: Mapping[int, Any] = {204: ("Done.", {})}
 
 
 class _Consumer:

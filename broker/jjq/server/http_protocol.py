@@ -51,29 +51,33 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        if self._alarm is None and (self.cycle is None or self.cycle.response_complete):
+        if self._alarm is None and self._is_idle():
             self._head_bytes = 0
             self._alarm = self.loop.call_later(_HEADERS_S, self._too_slow)
         if self._alarm is not None:
             self._head_bytes += len(data)
             # The parser hands headers on when they are whole, so what is not whole is counted here.
-            if self._head_bytes > HEADER_BYTES and not self._body_began(data):
+            if self._head_bytes > HEADER_BYTES:
+                self._take_long(data)
                 return
         super().data_received(data)
 
-    def _body_began(self, data: bytes) -> bool:
-        """Feeds no more than headers may have; False when they are longer."""
+    def _is_idle(self) -> bool:
+        cycle: Any = self.cycle  # None before the first request, whatever its type says
+        return cycle is None or bool(cycle.response_complete)
+
+    def _take_long(self, data: bytes) -> None:
+        """Takes no more than headers may have, and the rest if that was the end of them."""
         room = max(0, HEADER_BYTES - (self._head_bytes - len(data)))
         super().data_received(data[:room])
         if self._alarm is not None and not self.transport.is_closing():
             self._refuse(431, "the request's line and headers have more than 64 KiB")
         elif not self.transport.is_closing():
             super().data_received(data[room:])
-        return False
 
     def on_headers_complete(self) -> None:
         self._hush()
-        self.scope["extensions"] = {"jjq.connection": self}  # type: ignore[typeddict-unknown-key]
+        self.scope["extensions"] = {"jjq.connection": self}  # type: ignore[dict-item]
         try:
             super().on_headers_complete()
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError, TypeError, AttributeError):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from jjq.errors import TopicDeleted
+from jjq.errors import InvalidArgument, TopicDeleted
 from jjq.model import Position, Positions
 from jjq.server.events import open_topic
 from jjq.server.gathering import Item
@@ -62,14 +63,23 @@ def push_gathered(parts: Parts, name: str, items: Sequence[Item]) -> Sequence[Po
 
 def pushing(parts: Parts, name: str, push: Callable[[Topic], Result]) -> Result:
     """Calls `push` with a handle of the topic, a second time when the topic was deleted and there is another by its name."""
-    if name == parts.settings.events_topic:
-        topic = open_topic(parts)
-    else:
-        topic = parts.topic(name)
+    topic = _target(parts, name)
     try:
         return push(topic)
-    except TopicDeleted as error:
-        return push(parts.renewed(name, error))
+    except TopicDeleted:
+        parts.topics.pop(name, None)
+        again = _target(parts, name)
+        if again.id == topic.id:
+            raise
+        return push(again)
+
+
+def _target(parts: Parts, name: str) -> Topic:
+    """The topic of that name, made at first use; that of events is made as one."""
+    if name == parts.settings.events_topic:
+        with contextlib.suppress(InvalidArgument):  # a topic of another kind has that name: it is pushed to as it is
+            return open_topic(parts)
+    return parts.topic(name)
 
 
 @table.operation(

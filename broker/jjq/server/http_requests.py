@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from starlette.responses import Response
 
-from jjq.errors import RecordTooLarge, TopicDeleted
+from jjq.errors import RecordTooLarge
 from jjq.jsonvalues import jsonable
 from jjq.server.guard import ANY, NEEDS, Caller, Guard
 from jjq.server.http_errors import RequestError
@@ -72,14 +72,6 @@ class Parts:
                 self.topics.clear()
             self.topics[name] = known
         return known
-
-    def renewed(self, name: str, error: TopicDeleted) -> Topic:
-        """The handle again after its topic was deleted, if there is another by that name or one may be made."""
-        gone = self.topics.pop(name, None)
-        found = self.topic(name)
-        if gone is not None and found.id == gone.id:
-            raise error
-        return found
 
 
 class ClientGone(Exception):

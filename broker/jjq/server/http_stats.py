@@ -33,13 +33,18 @@ class Counters:
     def __init__(self) -> None:
         self.started_at = time.time()
         self.requests: Counter[tuple[str, int]] = Counter()
-        self.seconds: Counter[str] = Counter()
+        self.seconds: dict[str, float] = {}
+        self.running: Counter[str] = Counter()
         self.slow_clients = 0
         self.refused_connections = 0
 
+    def began(self, operation: str) -> None:
+        self.running[operation] += 1
+
     def answered(self, operation: str, status: int, seconds: float) -> None:
+        self.running[operation] -= 1
         self.requests[operation, status] += 1
-        self.seconds[operation] += seconds
+        self.seconds[operation] = self.seconds.get(operation, 0.0) + seconds
 
 
 def stats_of(request: Request) -> dict[str, Any]:
@@ -208,11 +213,13 @@ def _metrics(found: dict[str, Any], counters: Counters, healthy: bool) -> Iterat
     yield from _family(
         "jjq_http_slow_clients", "counter", "Clients cut off for being slow.", [({}, counters.slow_clients)]
     )
-    refused = [({}, counters.refused_connections)]
-    yield from _family("jjq_http_refused_connections", "counter", "Connections over the limit.", refused)
+    refused = counters.refused_connections
+    yield from _family("jjq_http_refused_connections", "counter", "Connections over the limit.", [({}, refused)])
     answered = [({"operation": name, "status": str(status)}, n) for (name, status), n in counters.requests.items()]
     yield from _family("jjq_http_requests", "counter", "Requests answered.", answered)
-    spent = [({"operation": name}, seconds) for name, seconds in counters.seconds.items()]
+    running = [({"operation": name}, count) for name, count in counters.running.items()]
+    yield from _family("jjq_http_running", "gauge", "Requests that are being answered, streams included.", running)
+    spent = [({"operation": name}, seconds) for name, seconds in list(counters.seconds.items())]
     yield from _family("jjq_http_request_seconds", "counter", "Seconds they took, streams included.", spent)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -64,7 +65,7 @@ TOPIC_JSON = named(
         },
     },
 )  # fmt: skip
-_GONE = {204: ("Done.", {})}
+_GONE: Mapping[int, Any] = {204: ("Done.", {})}
 _TYPES = {
     "string": pa.string(), "binary": pa.binary(), "bool": pa.bool_(), "int8": pa.int8(), "int16": pa.int16(),
     "int32": pa.int32(), "int64": pa.int64(), "float": pa.float32(), "float32": pa.float32(), "double": pa.float64(),

@@ -149,9 +149,7 @@ class PartitionLog:
         return taken
 
     def _write_value(self, value: bytes, among: int) -> tuple[int, int]:
-        if self._lock_fd < 0:
-            self._open_lock()
-        files.lock(self._lock_fd)
+        self._lock()
         try:
             now = now_us()
             active = self._ready_locked(now)
@@ -175,9 +173,7 @@ class PartitionLog:
         # Encoding needs only the schema, so it is done before the lock; the time is stamped under it.
         settings = self._settings or self._facts.settings()
         groups, messages = encode_all(requests, self._facts, settings.schema_version)
-        if self._lock_fd < 0:
-            self._open_lock()
-        files.lock(self._lock_fd)
+        self._lock()
         try:
             now = now_us()
             active = self._ready_locked(now)
@@ -216,13 +212,20 @@ class PartitionLog:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """The partition among processes. Threads hold the leader lock first."""
-        if self._lock_fd < 0:
-            self._open_lock()
-        files.lock(self._lock_fd)
+        self._lock()
         try:
             yield
         finally:
             files.unlock(self._lock_fd)
+
+    def _lock(self) -> None:
+        if self._lock_fd < 0:
+            self._open_lock()
+        settings = self._settings
+        if settings is not None and settings.sync == "always":
+            files.lock_in_turn(self._lock_fd)  # a turn is a sync long, so who is passed over waits for many
+        else:
+            files.lock(self._lock_fd)
 
     def _open_lock(self) -> None:
         with files.translated("lock", self.directory):

@@ -35,7 +35,7 @@ def texts(rows: int) -> pa.Array:
 
 
 def part(run: Run) -> list[Row]:
-    each = run.amount(160_000, 50)
+    each = run.amount(400_000, 50)
     middle = PARTS // 2
     since, until = FIRST + middle * EACH, FIRST + (middle + 1) * EACH
     with place(run) as here:

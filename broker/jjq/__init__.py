@@ -11,7 +11,9 @@ with jjq.open("data/jjq") as store:
 """
 
 from jjq.channel import Channel, ChannelCounts, ConsumerInfo, Delivery
+from jjq.client import connect
 from jjq.errors import (
+    BrokerUnavailable,
     ChannelNotFound,
     DamagedSegment,
     DataLoss,
@@ -61,11 +63,11 @@ from jjq.topic import Topic
 __version__ = "0.1.0"
 
 __all__ = [
-    "Channel", "ChannelCounts", "ChannelNotFound", "Commit", "ConsumerInfo", "DamagedSegment", "DataLoss", "Delivery",
+    "BrokerUnavailable", "Channel", "ChannelCounts", "ChannelNotFound", "Commit", "ConsumerInfo", "DamagedSegment", "DataLoss", "Delivery",
     "DeliveryExpired", "Forbidden", "InvalidArgument", "InvalidName", "JjqError", "OffsetOutOfRange", "PartitionLag",
     "PartitionOffsets", "Position", "Positions", "Record", "RecordTooLarge", "SchemaMismatch", "SegmentInfo", "Slice",
     "StagedFile", "StagedFileMissing", "Store", "StoreClosed", "StoreError", "StoreFormat", "StoreNotFound",
     "StoreReadOnly", "Subscriber", "SubscriberBusy", "SubscriberExists", "SubscriberNotFound", "TooManyRequests",
     "Topic", "TopicDeleted", "TopicExists", "TopicFull", "TopicNotFound", "TopicOffsets", "Unauthorized",
-    "WriterConflict", "WriterInfo", "open",
+    "WriterConflict", "WriterInfo", "connect", "open",
 ]  # fmt: skip

@@ -238,3 +238,17 @@ class TooManyRequests(JjqError):
     @property
     def retry_after(self) -> float:
         return float(self.details.get("retry_after", 1.0))
+
+
+class BrokerUnavailable(JjqError):
+    """The broker cannot be reached, or went away while it did what was asked.
+
+    `retryable` unless that may be done, so that to ask again could do it twice.
+    """
+
+    code = "broker_unavailable"
+    retryable = True
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message, **details)
+        self.retryable = details.get("outcome") != "unknown"

@@ -22,6 +22,7 @@ MODULES = (
     "consume",
     "channels",
     "memory",
+    "flight",
     "http",
     "spark_read",
     "spark_write",

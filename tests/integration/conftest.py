@@ -1,4 +1,5 @@
-"""The installed `jjq` command, run as a person or a script would; a store for the connector's readers."""
+"""The installed `jjq` command, run as a person or a script would, on a directory and through a broker; a store for the
+connector's readers."""
 
 import json
 import os
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import jjq
+from tests.brokers import serving
 
 COMMAND = Path(sys.executable).with_name("jjq")
 
@@ -23,6 +25,7 @@ class Cli:
     directory: Path
     store: Path
     environment: dict[str, str] = field(default_factory=dict)
+    where: str = ""  # how commands call the store
 
     def start(self, *arguments: str | Path, **options: Any) -> subprocess.Popen[bytes]:
         streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -66,11 +69,25 @@ class Cli:
         return jjq.open(self.store)
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "place" in metafunc.fixturenames:
+        embedded = metafunc.definition.get_closest_marker("embedded") is not None
+        places = getattr(metafunc.module, "PLACES", ("directory", "broker"))
+        metafunc.parametrize("place", ("directory",) if embedded else places)
+
+
 @pytest.fixture
-def cli(tmp_path: Path) -> Cli:
+def cli(tmp_path: Path, place: str) -> Iterator[Cli]:
+    """Commands on a store that is named by its directory, or by the broker that serves it; tests may look into the directory
+    either way."""
     store = tmp_path / "store"
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "COVERAGE_PROCESS_START") if name in os.environ}
-    return Cli(tmp_path, store, {**kept, "JJQ_STORE": str(store), "PYTHONWARNINGS": "error"})
+    kept["PYTHONWARNINGS"] = "error"
+    if place == "directory":
+        yield Cli(tmp_path, store, {**kept, "JJQ_STORE": str(store)}, str(store))
+        return
+    with serving(store, "--no-http") as broker:
+        yield Cli(tmp_path, store, {**kept, "JJQ_BROKER": broker.flight}, broker.flight)
 
 
 @pytest.fixture

@@ -137,25 +137,47 @@ def serve(settings: ServerSettings, ready: Callable[[Addresses], None]) -> None:
 
     A second signal ends the process at once, which loses nothing that was acknowledged.
     """
-    # Blocked before any thread is there, so that none of them gets one, and `sigwait` misses none.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-    try:
+    with _Signals() as signals:
         broker = Broker(settings)
         addresses = broker.start()
         try:
             ready(addresses)
             notify("READY=1")
-            caught = signal.sigwait(_STOP_SIGNALS)
-            log.info("stopping", extra={"fields": {"signal": signal.Signals(caught).name}})
+            caught = signals.wait()
+            log.info("stopping", extra={"fields": {"signal": caught.name}})
             notify("STOPPING=1")
-            for each in _STOP_SIGNALS:
-                signal.signal(each, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         finally:
             broker.stop()
         log.info("stopped")
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Signals:
+    """Waits for a signal that asks to stop; one that came before is not lost.
+
+    By handlers: to block signals and ask for them would take all threads, and numpy has made some before jjq is called.
+    """
+
+    def __enter__(self) -> Self:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self._fd_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        self._before = {each: signal.signal(each, lambda *_: None) for each in _STOP_SIGNALS}
+        return self
+
+    def wait(self) -> signal.Signals:
+        """The signal; the next one does what it would have done without this."""
+        while (caught := os.read(self._read, 1)[0]) not in _STOP_SIGNALS:
+            pass
+        for each in _STOP_SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
+        return signal.Signals(caught)
+
+    def __exit__(self, *_: object) -> None:
+        for each, before in self._before.items():
+            signal.signal(each, before)
+        signal.set_wakeup_fd(self._fd_before)
+        os.close(self._read)
+        os.close(self._write)
 
 
 def check_exposure(settings: ServerSettings, has_tokens: bool) -> None:

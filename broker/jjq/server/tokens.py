@@ -61,7 +61,8 @@ class Token:
         for limit in ("records_per_s", "bytes_per_s"):
             if getattr(self, limit) is not None:
                 whole(getattr(self, limit), limit, 1)
-        for each in (self.hash, self.previous_hash):
+        hashes: tuple[object, ...] = (self.hash, self.previous_hash)  # as they stood in the file
+        for each in hashes:
             if each is not None and (not isinstance(each, str) or len(each) != 64):
                 raise InvalidArgument(f"token {self.name} has no SHA-256 as its hash")
         for moment in ("created_at", "expires_at", "rotated_at", "previous_until"):

@@ -84,6 +84,16 @@ def test_one_front_can_be_left_out(store: Path) -> None:
         assert post_event(broker, b"x")
 
 
+def test_a_front_whose_packages_are_missing_is_named_with_what_to_install(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "missing").mkdir()
+    (tmp_path / "missing" / "uvicorn.py").write_text("raise ModuleNotFoundError('gone', name='uvicorn')")
+    code, said = refused(store, PYTHONPATH=str(tmp_path / "missing"))
+    assert code == 2
+    assert "http needs the packages of the extra `server`: pip install 'jjq[server]' (there is no uvicorn)" in said
+    with serving(store, "--no-http", PYTHONPATH=str(tmp_path / "missing")) as broker:
+        assert broker.flight
+
+
 def test_a_port_that_is_taken_is_named(store: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -346,9 +356,13 @@ def test_actions_of_administrators_are_in_the_audit_log_and_in_no_other(store: P
         with jjq.connect(broker.flight, token=token) as remote:
             remote.create_topic("t")
             remote.delete_topic("t")
+        asked = urllib.request.Request(
+            f"{broker.http}/topic/create?topic=u", method="POST", headers={"Authorization": f"Bearer {token}"}
+        )
+        urllib.request.urlopen(asked).close()
         written = [json.loads(line) for line in audit.read_text().splitlines()]
         assert [(each["message"], each["caller"], each["topic"]) for each in written] == [
-            ("topic.create", "boss", "t"), ("topic.delete", "boss", "t"),
+            ("topic.create", "boss", "t"), ("topic.delete", "boss", "t"), ("topic.create", "boss", "u"),
         ]  # fmt: skip
         assert broker.log() == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,13 +14,13 @@ Reopen = Callable[[], jjq.Store]
 
 
 @pytest.fixture
-def topic(store: jjq.Store) -> Iterator[jjq.Topic]:
+def topic(store: jjq.Store, directory: Path) -> Iterator[jjq.Topic]:
     """Two partitions with two records each."""
     topic = store.create_topic("t", partitions=2, sync="none")
     for partition in range(2):
         topic.push_many([b"old %d %d" % (partition, i) for i in range(2)], partition=partition)
     yield topic
-    assert_whole(store)
+    assert_whole(directory)
 
 
 @pytest.fixture

@@ -11,11 +11,14 @@ with jjq.open("data/jjq") as store:
 """
 
 from jjq.channel import Channel, ChannelCounts, ConsumerInfo, Delivery
+from jjq.client import connect
 from jjq.errors import (
+    BrokerUnavailable,
     ChannelNotFound,
     DamagedSegment,
     DataLoss,
     DeliveryExpired,
+    Forbidden,
     InvalidArgument,
     InvalidName,
     JjqError,
@@ -31,10 +34,12 @@ from jjq.errors import (
     SubscriberBusy,
     SubscriberExists,
     SubscriberNotFound,
+    TooManyRequests,
     TopicDeleted,
     TopicExists,
     TopicFull,
     TopicNotFound,
+    Unauthorized,
     WriterConflict,
 )
 from jjq.model import (
@@ -58,10 +63,11 @@ from jjq.topic import Topic
 __version__ = "0.1.0"
 
 __all__ = [
-    "Channel", "ChannelCounts", "ChannelNotFound", "Commit", "ConsumerInfo", "DamagedSegment", "DataLoss", "Delivery",
-    "DeliveryExpired", "InvalidArgument", "InvalidName", "JjqError", "OffsetOutOfRange", "PartitionLag",
+    "BrokerUnavailable", "Channel", "ChannelCounts", "ChannelNotFound", "Commit", "ConsumerInfo", "DamagedSegment", "DataLoss", "Delivery",
+    "DeliveryExpired", "Forbidden", "InvalidArgument", "InvalidName", "JjqError", "OffsetOutOfRange", "PartitionLag",
     "PartitionOffsets", "Position", "Positions", "Record", "RecordTooLarge", "SchemaMismatch", "SegmentInfo", "Slice",
     "StagedFile", "StagedFileMissing", "Store", "StoreClosed", "StoreError", "StoreFormat", "StoreNotFound",
-    "StoreReadOnly", "Subscriber", "SubscriberBusy", "SubscriberExists", "SubscriberNotFound", "Topic", "TopicDeleted",
-    "TopicExists", "TopicFull", "TopicNotFound", "TopicOffsets", "WriterConflict", "WriterInfo", "open",
+    "StoreReadOnly", "Subscriber", "SubscriberBusy", "SubscriberExists", "SubscriberNotFound", "TooManyRequests",
+    "Topic", "TopicDeleted", "TopicExists", "TopicFull", "TopicNotFound", "TopicOffsets", "Unauthorized",
+    "WriterConflict", "WriterInfo", "connect", "open",
 ]  # fmt: skip

@@ -215,3 +215,40 @@ class StagedFileMissing(JjqError):
     """A staged file is gone or is not what was staged; the commit did nothing."""
 
     code = "staged_file_missing"
+
+
+class Unauthorized(JjqError):
+    """The broker does not know who asks: there was no token, or one that it does not know (any more)."""
+
+    code = "unauthorized"
+
+
+class Forbidden(JjqError):
+    """The token does not give the right to do that."""
+
+    code = "forbidden"
+
+
+class TooManyRequests(JjqError):
+    """More than the broker takes, in all or from this token; nothing was done. `retry_after`: seconds to wait."""
+
+    code = "too_many_requests"
+    retryable = True
+
+    @property
+    def retry_after(self) -> float:
+        return float(self.details.get("retry_after", 1.0))
+
+
+class BrokerUnavailable(JjqError):
+    """The broker cannot be reached, or went away while it did what was asked.
+
+    `retryable` unless that may be done, so that to ask again could do it twice.
+    """
+
+    code = "broker_unavailable"
+    retryable = True
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message, **details)
+        self.retryable = details.get("outcome") != "unknown"

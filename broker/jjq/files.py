@@ -163,12 +163,17 @@ def remove_dir(path: Path) -> None:
     path.rmdir()
 
 
-def write_small(path: Path, data: bytes) -> None:
-    """Replaces a small file atomically and durably: new file, synced, renamed over the old one, directory synced."""
+def write_small(path: Path, data: bytes, mode: int | None = None) -> None:
+    """Replaces a small file atomically and durably: new file, synced, renamed over the old one, directory synced.
+
+    `mode`: permissions other than the usual ones.
+    """
     temporary = path.with_name(path.name + ".new")
     unlink(temporary)
     fd = create(temporary)
     try:
+        if mode is not None:
+            os.fchmod(fd, mode)
         pwrite(fd, data, 0)
         datasync(fd)
     finally:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _ROOT = (
     "jjq.json", "store.lock", "catalog.lock", layout.MAINTENANCE_LOCK, layout.OBJECTS_LOCK, layout.BACKUP, layout.REBUILT,
-    *layout.CATALOG_FILES,
+    layout.TOKENS, *layout.CATALOG_FILES,
 )  # fmt: skip
 
 

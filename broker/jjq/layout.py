@@ -27,6 +27,7 @@ BACKUP = "catalog.backup.db"
 REBUILT = "catalog.rebuilt.db"
 MAINTENANCE_LOCK = "maintenance.lock"
 OBJECTS_LOCK = "objects.lock"
+TOKENS = "tokens.json"  # of a broker, unless it was told of another file; see jjq.server.tokens
 
 _CHECKSUM = "crc32c"
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -40,7 +41,7 @@ _DIRECTORY = re.compile(
     r"topics(/[0-9a-f]{32}(/\d+|/holders)?)?|links|quarantine|subscribers|pubsub|channels(/\d+)?|objects(/[0-9a-f]{2})?"
 )
 _ROOT_FILES = frozenset(
-    ("jjq.json", "store.lock", "catalog.lock", MAINTENANCE_LOCK, OBJECTS_LOCK, BACKUP, *CATALOG_FILES)
+    ("jjq.json", "store.lock", "catalog.lock", MAINTENANCE_LOCK, OBJECTS_LOCK, BACKUP, TOKENS, *CATALOG_FILES)
 )
 _SEGMENT_FIELDS = tuple(field.name for field in fields(Segment))
 

@@ -8,7 +8,7 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from jjq.errors import (
     TopicNotFound,
 )
 from jjq.facts import Facts
+from jjq.feed import Place, follow
 from jjq.hot import DEFAULT_BYTES, HotStore
 from jjq.interest import check_pattern, glob, subscriptions
 from jjq.log.partition import PartitionLog
@@ -369,6 +370,14 @@ class Store:
         user = topic.select(columns) if schema is None else schema
         return self.reader(first.topic_id, first.topic).read(slices, user, topic.check_metadata(metadata), target_bytes)
 
+    def follow(
+        self, topic: Topic, places: Mapping[int, Place], columns: Sequence[str] | None = None,
+        *, new_partitions: bool = True,
+    ) -> Iterator[list[Record]]:  # fmt: skip
+        """The records of a topic from there on, then each new one as it comes, for ever: see `jjq.feed.follow`."""
+        self.check_open()
+        return follow(self, topic, places, columns, new_partitions=new_partitions)
+
     # --- exactly-once writing ----------------------------------------------------------------------------------------
 
     def stage(self, *, default_partition: int = 0, owner: tuple[str, int] | None = None) -> staging.Stage:
@@ -496,6 +505,14 @@ class Store:
         """Every file a segment may have, relative to the store."""
         stem = f"topics/{topic_id}/{partition}/{segment}"
         return [f"{stem}{suffix}" for suffix in (".arrows", ".index", ".arrow", ".json")]
+
+    def topic_row(self, topic_id: str) -> TopicRow:
+        """The catalog's row of a topic; raises TopicDeleted."""
+        return self._facts_of(topic_id).row()
+
+    def facts(self, topic_id: str) -> Facts:
+        """What the log asks of a topic."""
+        return self._facts_of(topic_id)
 
     def log(self, topic_id: str, partition: int) -> PartitionLog:
         log = self._logs.get((topic_id, partition))

@@ -274,14 +274,39 @@ class Subscriber:
         if self._store.read_only:
             raise StoreReadOnly(f"the store at {self._store.path} is read-only: polling works, committing does not")
         with self._mutex:
-            if self._polling is None:
-                return
-            places = self._polling.places()
-            moved = {partition: place for partition, place in places.items() if place != self._polled.get(partition)}
-            if moved:
-                if not self._store.catalog.set_cursors(self.id, moved, only_forward=True):
-                    raise self._gone()
-                self._polled = places
+            if self._polling is not None:
+                self._commit_locked(self._polling.places())
+
+    def _commit_locked(self, places: Mapping[int, Place]) -> None:
+        moved = {partition: place for partition, place in places.items() if place != self._polled.get(partition)}
+        if moved:
+            if not self._store.catalog.set_cursors(self.id, moved, only_forward=True):
+                raise self._gone()
+            self._polled = {**self._polled, **moved}
+
+    # --- for who polls on behalf of another process --------------------------------------------------------------------
+
+    def polled(self) -> dict[int, Place]:
+        """By partition where polling is; empty before the first poll."""
+        with self._mutex:
+            return {} if self._polling is None else self._polling.places()
+
+    def poll_from(self, places: Mapping[int, Place]) -> None:
+        """Polls on from there, as a handle did that is gone."""
+        with self._mutex:
+            self._check_open()
+            self._polled = self._cursors()
+            self._polling = self._feed({**self._polled, **places})
+
+    def commit_to(self, places: Mapping[int, Place]) -> None:
+        """`commit` of a part of what was polled: up to these places, and no further than polling is."""
+        self._check_open()
+        with self._mutex:
+            if self._polling is not None:
+                polled = self._polling.places()
+                self._commit_locked({p: min(place, polled[p]) for p, place in places.items() if p in polled})
+            else:
+                self._cursors()  # raises when the subscriber is gone
 
     @contextlib.contextmanager
     def _consuming(self) -> Iterator[None]:

@@ -169,7 +169,7 @@ class Topic:
         pairs = None if headers is None else [check_headers(headers)]
         if delay is not None:
             pairs = defer_all(pairs, 1, now_us() + delay_us(delay))
-        stamps = [timestamp] if timestamp is not None else None
+        stamps = None if timestamp is None else [timestamp]
         while True:
             place, among = self.choose(partition, key_bytes)
             appended = self.append_all({place: pushing.request(self, [value], [key_bytes], pairs, stamps)}, among)
@@ -349,10 +349,8 @@ class Topic:
     def plan(self, partition: int, start: int, end: int, lineage: int | None = None, *, skip_lost: bool = False,
              ) -> list[Slice]:  # fmt: skip
         """Slices that together are the offsets `[start, end)` of a partition; see `LogReader.plan`."""
-        whole(start, "start")
-        whole(end, "end")
-        if lineage is not None:
-            whole(lineage, "lineage")
+        for name, value in (("start", start), ("end", end), ("lineage", 0 if lineage is None else lineage)):
+            whole(value, name)
         return self.reader.plan(self.check_partition(partition), start, end, lineage=lineage, skip_lost=skip_lost)
 
     def read(
@@ -365,6 +363,15 @@ class Topic:
         `_timestamp`, `_key`, `_headers` to add; by default none for a topic with a schema, else
         `_partition, _offset, _timestamp, _key`. DuckDB, Polars and pandas take the reader as it is.
         """
+        user, added, each = self.plan_read(start, end, columns, metadata, partitions)
+        batches = self.reader.read(each, user, added, BATCH_BYTES)
+        return pa.RecordBatchReader.from_batches(output_schema(user, added), batches)
+
+    def plan_read(
+        self, start: Any = "earliest", end: Any = "latest", columns: Sequence[str] | None = None,
+        metadata: Sequence[str] | None = None, partitions: Sequence[int] | None = None,
+    ) -> tuple[pa.Schema, tuple[str, ...], list[Slice]]:  # fmt: skip
+        """What `read` would read: columns, metadata, slices."""
         self.catch_up()
         user = self.select(columns)
         added = self.check_metadata(_RAW_METADATA if metadata is None and self.schema is None else metadata or ())
@@ -372,9 +379,7 @@ class Topic:
         if partitions is not None:
             chosen = [self.check_partition(p) for p in each_of(partitions, int, "partitions is a list of numbers")]
         first, last = self.resolve(start, partitions=chosen), self.resolve(end, end=True, partitions=chosen)
-        slices = [each for p in chosen for each in self.plan(p, first[p], max(first[p], last[p]))]
-        batches = self.reader.read(slices, user, added, BATCH_BYTES)
-        return pa.RecordBatchReader.from_batches(output_schema(user, added), batches)
+        return user, added, [each for p in chosen for each in self.plan(p, first[p], max(first[p], last[p]))]
 
     def to_pandas(self, start: Any = "earliest", end: Any = "latest", **options: Any) -> Any:
         """`read` as a pandas DataFrame."""
@@ -438,10 +443,9 @@ class Topic:
                     "bytes": size + (active or 0), "to_compact": rolled,
                 }
             )  # fmt: skip
-        schema = self.schema
         return {
             "name": self.name, "id": self.id, "created_at": self._row.created_at, "schema_version": self.schema_version,
-            "schema": None if schema is None else {field.name: str(field.type) for field in schema},
+            "schema": None if self.schema is None else {field.name: str(field.type) for field in self.schema},
             "config": self.config.to_dict(), "partitions": partitions,
             "records": sum(each["records"] for each in partitions), "bytes": sum(each["bytes"] for each in partitions),
         }  # fmt: skip

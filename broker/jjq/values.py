@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -13,6 +14,8 @@ _EVER_S = 1e9  # thirty years of waiting are for ever
 _SHOWN = 200
 T = TypeVar("T")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
 def shown(value: object) -> str:
@@ -83,3 +86,11 @@ def between(value: object, what: str, low: float, high: float) -> float:
         upper = "" if math.isinf(high) else f" to {high:g}"
         raise InvalidArgument(f"{what} must be a number from {low:g}{upper}, not {shown(value)}")
     return value
+
+
+def size(text: str) -> int:
+    """Bytes of `4096`, `64KB`, `1.5 GiB`; K, M, G and T are powers of 1024."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise InvalidArgument(f"{text!r} is no size; write 4096, 64KB or 1.5GB")
+    return int(float(match.group(1)) * _SIZES[match.group(2).lower()])

@@ -33,6 +33,8 @@ class Option:
 
 SOURCE_OPTIONS = (
     Option("path", "-", "the store's directory; also as .load(path)"),
+    Option("broker", "-", "instead of a path: the broker that serves the store, jjq://host:port or jjq+tls://"),
+    Option("token", "-", "what a broker with tokens asks for"),
     Option("subscribe", "-", "the topics to read, separated by commas"),
     Option("topic", "-", "the same, short"),
     Option("subscribePattern", "-", "a regular expression: every topic whose whole name matches, later ones included"),
@@ -60,6 +62,8 @@ SOURCE_OPTIONS = (
 
 SINK_OPTIONS = (
     Option("path", "-", "the store's directory; also as .save(path) or .start(path)"),
+    Option("broker", "-", "instead of a path: the broker that serves the store, jjq://host:port or jjq+tls://"),
+    Option("token", "-", "what a broker with tokens asks for"),
     Option("topic", "-", "the topic to write; beats a topic column"),
     Option("createTopic", "true", "make a missing topic, with the DataFrame's schema"),
     Option("partitions", "1", "how many partitions a topic made by this write has, and one that is there must have"),
@@ -72,6 +76,20 @@ SINK_OPTIONS = (
 # What Spark itself passes along with the user's options, and what Kafka's sink accepts without needing it.
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode", "includeheaders"})
 _KAFKAS_OWN = ("kafka.", "kafkaconsumer.", "fetchoffset.", "groupidprefix")
+
+
+class BrokerUrl(str):  # noqa: SLOT000 - of a str no slot can be had beside its own
+    """Where a broker is, in the place of a store's path; with a token that shows in no text."""
+
+    token: str | None
+
+    def __new__(cls, url: str, token: str | None = None) -> BrokerUrl:
+        made = super().__new__(cls, url)
+        made.token = token
+        return made
+
+    def __reduce__(self) -> tuple[type[BrokerUrl], tuple[str, str | None]]:
+        return BrokerUrl, (str(self), self.token)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,13 +221,25 @@ def tell_ignored(ignored: Sequence[str]) -> None:
 
 
 def _path(given: Mapping[str, str], options: Mapping[str, str]) -> str:
-    path = given.get("path", "")
+    """The store's directory, or a BrokerUrl."""
+    path, broker = given.get("path", ""), given.get("broker", "")
+    if broker and path:
+        raise InvalidArgument("path and broker both name a store: give the directory, or the broker that serves it")
+    if broker:
+        if not broker.startswith(("jjq://", "jjq+tls://")):
+            raise InvalidArgument(f"broker is jjq://host:port or jjq+tls://host:port, not {shown(broker)}")
+        return BrokerUrl(broker, given.get("token"))
+    if "token" in given:
+        raise InvalidArgument("token is for a broker; name it with broker, or remove the token")
     if path:
         return path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:")
     instead = ""
     if any(name.lower() == "kafka.bootstrap.servers" for name in options):
         instead = " instead of kafka.bootstrap.servers"
-    raise InvalidArgument(f'no store is named: write .option("path", "/data/jjq"){instead}, the directory of the store')
+    raise InvalidArgument(
+        f'no store is named: write .option("path", "/data/jjq"){instead}, the directory of the store, or '
+        f'.option("broker", "jjq://host:4750"), the broker that serves it'
+    )
 
 
 def _metadata(given: Mapping[str, str]) -> tuple[str, ...]:

@@ -89,10 +89,7 @@ def _read_topic(
 
 def _timestamp_type(store: Store, topic_id: str) -> int:
     """Asked where it is needed: a topic may have come after the query, and its reader, were made."""
-    row = store.catalog.topic_by_id(topic_id)
-    if row is None:
-        raise store.catalog.deleted(topic_id)
-    return TIMESTAMP_TYPES[TopicConfig.from_dict(row.config).timestamps]
+    return TIMESTAMP_TYPES[TopicConfig.from_dict(store.topic_row(topic_id).config).timestamps]
 
 
 def _after(piece: Slice, loss: DataLoss) -> list[Slice]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from jjq.errors import JjqError, TopicNotFound
 from pyspark_jjq.choice import Choice
+from pyspark_jjq.options import BrokerUrl
 
 if TYPE_CHECKING:
     from jjq import Store, Topic
@@ -26,14 +27,16 @@ FIRST_PAUSE_S = 0.05
 
 
 def open_store(path: str, *, create: bool = False) -> Store:
-    """The store in the directory `path`, opened at most once in this process.
+    """The store in the directory `path`, or behind the broker that it names, opened at most once in this process.
 
-    Raises StoreNotFound where there is none and `create` is false.
+    Raises StoreNotFound where there is none and `create` is false, BrokerUnavailable.
     """
     from pyspark import TaskContext
 
     import jjq
 
+    if isinstance(path, BrokerUrl):
+        return _connect(path)
     # A forked child must not use its parent's handles, and a directory made anew under the same name is another store.
     key = (os.getpid(), os.path.abspath(path))
     identity = _identity(path)
@@ -44,6 +47,17 @@ def open_store(path: str, *, create: bool = False) -> Store:
     store = jjq.open(path, create=create, maintenance=TaskContext.get() is None)
     _opened[key] = (_identity(path), store)
     return store
+
+
+def _connect(broker: BrokerUrl) -> Store:
+    import jjq
+
+    # The token belongs to the key: what it may not do, another one's connection must not do for it.
+    key = (os.getpid(), f"{broker} {broker.token}")
+    known = _opened.get(key)
+    if known is None:
+        known = _opened[key] = None, jjq.connect(broker, token=broker.token)
+    return known[1]
 
 
 def open_topics(path: str, choice: Choice) -> list[Topic]:

@@ -75,7 +75,7 @@ def to_read(options: Mapping[str, str], schema: StructType) -> Mapping[str, str]
 
     Options that name a store stand alone. Raises InvalidArgument where there are none at all.
     """
-    if options.get("path"):
+    if options.get("path") or options.get("broker"):
         return options
     noted = _noted(schema)
     if noted is None:
@@ -91,7 +91,7 @@ def to_read(options: Mapping[str, str], schema: StructType) -> Mapping[str, str]
 
 def to_write(options: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
     """The options of a write, which must name the store. Raises InvalidArgument that says how, where they do not."""
-    if any(name.lower() in ("path", "topic") or name.lower().startswith("kafka.") for name in options):
+    if any(name.lower() in ("path", "broker", "topic") or name.lower().startswith("kafka.") for name in options):
         return options  # if it is not enough, they are told what else
     noted = _noted(schema) or {}
     path, topic = _quoted(noted.get("path", "/data/jjq")), _quoted(noted.get("topic", "flights"))

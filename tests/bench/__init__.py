@@ -22,6 +22,8 @@ MODULES = (
     "consume",
     "channels",
     "memory",
+    "flight",
+    "http",
     "spark_read",
     "spark_write",
     "spark_memory",

@@ -8,6 +8,9 @@ from typing import Any, TypeVar
 import pytest
 
 import jjq
+from jjq.client.channel import RemoteChannel
+from jjq.client.pubsub import RemotePubSub
+from jjq.client.subscriber import RemoteSubscriber
 
 Item = TypeVar("Item")
 Reopen = Callable[[], jjq.Store]
@@ -38,8 +41,15 @@ async def meanwhile(waiting: Awaitable[Item], act: Callable[[], Any], ready: Cal
     return await asyncio.wait_for(task, 60)
 
 
-def sleeps(handle: Any) -> Callable[[], bool]:
-    return lambda: bool(handle._listener._bells)
+def sleeps(*handles: Any) -> Callable[[], bool]:
+    """Whether all of them wait: in this process, or in a request that the broker has not answered."""
+
+    def asleep() -> bool:
+        if isinstance(handles[0], RemoteSubscriber | RemoteChannel | RemotePubSub):
+            return len(handles[0]._remote.connection._outstanding) >= len(handles)
+        return all(each._listener._bells for each in handles)
+
+    return asleep
 
 
 def test_a_subscriber_gives_history_then_each_new_record_and_commits_up_to_the_one_at_hand(
@@ -84,7 +94,7 @@ def test_many_subscribers_share_a_loop(store: jjq.Store, topic: jjq.Topic) -> No
     async def run() -> list[list[jjq.Record]]:
         subscribers = [store.create_subscriber("letters", f"s{number}") for number in range(20)]
         tasks = [asyncio.ensure_future(first(each, 4)) for each in subscribers]
-        while not all(each._listener._bells for each in subscribers):
+        while not sleeps(*subscribers)():
             await asyncio.sleep(0)
         topic.push(b"d")
         return await asyncio.wait_for(asyncio.gather(*tasks), 60)
@@ -113,6 +123,7 @@ def test_what_a_cancelled_wait_has_read_is_not_lost(store: jjq.Store, topic: jjq
     assert looked.is_set()
 
 
+@pytest.mark.embedded
 @pytest.mark.parametrize("kind", ["subscriber", "channel", "subscription"])
 def test_a_cancellation_that_comes_with_a_record_ends_the_task(store: jjq.Store, topic: jjq.Topic, kind: str) -> None:
     async def run() -> None:

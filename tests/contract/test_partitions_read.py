@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import jjq
-from jjq.feed import follow
 from jjq.subscriber import resolve_places
 from tests.partitions import OLD, Reopen, elsewhere, grow, topic, values  # noqa: F401
 
@@ -217,7 +216,7 @@ def test_following_goes_on_into_new_partitions_unless_told_not_to(
     store: jjq.Store, topic: jjq.Topic, elsewhere: jjq.Store
 ) -> None:
     places = {0: (2, 0), 1: (2, 0)}
-    every, these = follow(store, topic, places), follow(store, store.topic("t"), places, new_partitions=False)
+    every, these = store.follow(topic, places), store.follow(store.topic("t"), places, new_partitions=False)
     grown = grow(elsewhere)
     grown.push(b"new", partition=4)
     assert values(next(every)) == {b"new"}
@@ -298,8 +297,8 @@ WAITS: dict[str, tuple[Callable[[jjq.Store], object], Callable[..., bytes]]] = {
     ),
     "subscription": (_subscription, lambda it: it.get_message(timeout=None)["data"]),
     "follow": (
-        lambda store: follow(
-            store, store.topic("t"), {p: (e, 0) for p, e in store.topic("t").resolve("latest").items()}
+        lambda store: store.follow(
+            store.topic("t"), {p: (e, 0) for p, e in store.topic("t").resolve("latest").items()}
         ),
         lambda it: next(it)[0].value,
     ),

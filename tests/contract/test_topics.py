@@ -2,8 +2,7 @@
 
 import dataclasses
 import datetime as dt
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import duckdb
@@ -17,12 +16,6 @@ from jjq import schema as schemas
 from jjq.staging import partition_of
 
 FLIGHTS = pa.schema([("carrier", pa.string()), ("delay", pa.int32())])
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[jjq.Store]:
-    with jjq.open(tmp_path / "store") as opened:
-        yield opened
 
 
 def values(topic: jjq.Topic, **options: object) -> list[object]:
@@ -61,8 +54,8 @@ def test_a_topic_is_made_on_first_use_by_who_pushes_in_the_background_or_makes_a
     assert [each.record.value for each in channel.receive(timeout=None)] == [b"4"]
 
 
-def test_no_topic_is_made_by_a_name_alone_or_where_that_is_switched_off(tmp_path: Path) -> None:
-    with jjq.open(tmp_path / "store", create_topics=False) as store:
+def test_no_topic_is_made_by_a_name_alone_or_where_that_is_switched_off(reopen: Callable[..., jjq.Store]) -> None:
+    with reopen(create_topics=False) as store:
         store.create_topic("flights")
         with store.producer() as producer, pytest.raises(jjq.TopicNotFound, match="did you mean 'flights'"):
             producer.push("flihgts", b"")
@@ -70,7 +63,7 @@ def test_no_topic_is_made_by_a_name_alone_or_where_that_is_switched_off(tmp_path
             store.channel("flihgts", "work", create=True)
         with pytest.raises(jjq.TopicNotFound):
             store.publish("flihgts", b"")
-    with jjq.open(tmp_path / "store") as store:
+    with reopen(create_topics=True) as store:
         for use in (store.topic, store.create_subscriber, lambda name: store.channel(name, "work")):
             with pytest.raises(jjq.TopicNotFound):
                 use("flihgts")
@@ -255,10 +248,10 @@ def test_column_names_that_cannot_be_told_apart_are_refused(store: jjq.Store, na
         store.create_topic("t", schema=pa.schema([(name, pa.int64()) for name in names]))
 
 
-def test_columns_are_added_without_a_restart(store: jjq.Store) -> None:
+def test_columns_are_added_without_a_restart(store: jjq.Store, reopen: Callable[..., jjq.Store]) -> None:
     topic = store.create_topic("t", schema=FLIGHTS)
     topic.push({"carrier": "AA", "delay": 1})
-    with jjq.open(store.path) as other:
+    with reopen() as other:
         stale = other.topic("t")
         stale.push({"carrier": "UA"})
         store.alter_topic("t", add_columns=pa.schema([("gate", pa.string())]))
@@ -563,6 +556,7 @@ def test_headers_array_and_null_headers_agree() -> None:
     assert schemas.null_headers(3).equals(schemas.headers_array([None, None, None]))
 
 
+@pytest.mark.embedded
 def test_another_machine_reads_sealed_files_only(store: jjq.Store) -> None:
     topic = store.create_topic("t", segment_rows=2)
     topic.push_many([b"1", b"2"])

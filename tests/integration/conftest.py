@@ -1,4 +1,5 @@
-"""The installed `jjq` command, run as a person or a script would; a store for the connector's readers."""
+"""The installed `jjq` command, run as a person or a script would, on a directory and through a broker; a store for the
+connector's readers."""
 
 import json
 import os
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import jjq
+from tests.brokers import serving
 from tests.integration.forks import Forks
 
 COMMAND = Path(sys.executable).with_name("jjq")
@@ -25,6 +27,7 @@ class Cli:
     store: Path
     forks: Forks
     environment: dict[str, str] = field(default_factory=dict)
+    where: str = ""  # how commands call the store
 
     def start(self, *arguments: str | Path, **options: Any) -> subprocess.Popen[bytes]:
         """The installed command, while it runs."""
@@ -73,6 +76,13 @@ class Cli:
         return jjq.open(self.store)
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "place" in metafunc.fixturenames:
+        embedded = metafunc.definition.get_closest_marker("embedded") is not None
+        places = getattr(metafunc.module, "PLACES", ("directory", "broker"))
+        metafunc.parametrize("place", ("directory",) if embedded else places)
+
+
 def environment() -> dict[str, str]:
     kept = ("PATH", "HOME", "LANG", "COVERAGE_PROCESS_START")
     return {name: os.environ[name] for name in kept if name in os.environ} | {"PYTHONWARNINGS": "error"}
@@ -86,9 +96,15 @@ def forks() -> Iterator[Forks]:
 
 
 @pytest.fixture
-def cli(tmp_path: Path, forks: Forks) -> Cli:
+def cli(tmp_path: Path, forks: Forks, place: str) -> Iterator[Cli]:
+    """Commands on a store that is named by its directory, or by the broker that serves it; tests may look into the directory
+    either way."""
     store = tmp_path / "store"
-    return Cli(tmp_path, store, forks, environment() | {"JJQ_STORE": str(store)})
+    if place == "directory":
+        yield Cli(tmp_path, store, forks, environment() | {"JJQ_STORE": str(store)}, str(store))
+        return
+    with serving(store, "--no-http") as broker:
+        yield Cli(tmp_path, store, forks, environment() | {"JJQ_BROKER": broker.flight}, broker.flight)
 
 
 @pytest.fixture

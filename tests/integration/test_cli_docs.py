@@ -17,7 +17,7 @@ from tests.integration.conftest import Cli
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 TEXT = PAGE.read_text(encoding="utf-8")
-EVERYWHERE = {"-h", "--help", "--store", "--json"}
+EVERYWHERE = {"-h", "--help", "--store", "--broker", "--json"}
 
 
 def leaves(parser: argparse.ArgumentParser, path: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:
@@ -77,6 +77,7 @@ def test_every_command_has_examples_in_its_help(name: str) -> None:
     assert f"  {name}" in text.partition("examples:")[2]
 
 
+@pytest.mark.embedded
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_examples_run_in_order(cli: Cli) -> None:

@@ -25,6 +25,7 @@ sys.meta_path.insert(0, Pressed())
 """
 
 
+@pytest.mark.embedded
 @pytest.mark.parametrize("module", ["jjq", "pyarrow", "jjq.store", "jjq.cli.trials"])
 def test_an_interrupt_while_it_is_imported_shows_no_traceback(cli: Cli, tmp_path: Path, module: str) -> None:
     site = tmp_path / "site"

@@ -71,6 +71,7 @@ def test_what_cannot_be_followed_is_refused(cli: Cli) -> None:
     cli.error("subscribe", "news", "--timeout", "soon", code=2)
 
 
+@pytest.mark.embedded
 @pytest.mark.slow
 def test_check_says_ok_and_leaves_nothing(cli: Cli) -> None:
     found = cli.json("check", "--seconds", "2", "--producers", "1", "--consumers", "1", fresh=True)
@@ -81,6 +82,7 @@ def test_check_says_ok_and_leaves_nothing(cli: Cli) -> None:
     cli.error("check", "--seconds", "0", code=2, fresh=True)
 
 
+@pytest.mark.embedded
 @pytest.mark.slow
 def test_check_and_bench_can_be_run_in_a_store_that_is_there(cli: Cli) -> None:
     cli.open().close()
@@ -95,6 +97,7 @@ def test_check_and_bench_can_be_run_in_a_store_that_is_there(cli: Cli) -> None:
     assert not list(cli.store.glob("jjq-bench*"))
 
 
+@pytest.mark.embedded
 @pytest.mark.slow
 def test_bench_is_a_table_for_people(cli: Cli) -> None:
     text = cli.text("bench", "--seconds", "0.05", fresh=True)

@@ -16,6 +16,7 @@ from jjq.cli.care import _share
 from jjq.cli.inputs import delimiter_of, format_of
 from jjq.cli.progress import Progress
 from jjq.errors import InvalidArgument
+from jjq.values import size
 
 
 @pytest.mark.parametrize(
@@ -26,13 +27,13 @@ from jjq.errors import InvalidArgument
     ],
 )  # fmt: skip
 def test_sizes(text: str, bytes_: int) -> None:
-    assert arguments.size(text) == bytes_
+    assert size(text) == bytes_
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.5.1", "10 apples", "1e6", "k"])
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(InvalidArgument, match="is no size"):
-        arguments.size(text)
+        size(text)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_every_setting_is_documented_with_its_default(field: str) -> None:
 
 # How the page calls what has the methods it gives the signatures of.
 _SIGNATURES = {
-    "jjq": (jjq, "open"),
+    "jjq": (jjq, "open connect"),
     "store": (
         jjq.Store,
         "create_topic alter_topic topic delete_topic create_subscriber subscriber channel producer pubsub publish stage commit close",

@@ -3,13 +3,13 @@
 import jjq
 
 NAMES = [
-    "Channel", "ChannelCounts", "ChannelNotFound", "Commit", "ConsumerInfo", "DamagedSegment", "DataLoss",
-    "Delivery", "DeliveryExpired", "InvalidArgument", "InvalidName", "JjqError", "OffsetOutOfRange", "PartitionLag",
-    "PartitionOffsets", "Position", "Positions", "Record", "RecordTooLarge", "SchemaMismatch", "SegmentInfo",
-    "Slice", "StagedFile", "StagedFileMissing", "Store", "StoreClosed", "StoreError", "StoreFormat",
-    "StoreNotFound", "StoreReadOnly", "Subscriber", "SubscriberBusy", "SubscriberExists", "SubscriberNotFound",
-    "Topic", "TopicDeleted", "TopicExists", "TopicFull", "TopicNotFound", "TopicOffsets",
-    "WriterConflict", "WriterInfo", "open",
+    "BrokerUnavailable", "Channel", "ChannelCounts", "ChannelNotFound", "Commit", "ConsumerInfo", "DamagedSegment", "DataLoss", "Delivery",
+    "DeliveryExpired", "Forbidden", "InvalidArgument", "InvalidName", "JjqError", "OffsetOutOfRange", "PartitionLag",
+    "PartitionOffsets", "Position", "Positions", "Record", "RecordTooLarge", "SchemaMismatch", "SegmentInfo", "Slice",
+    "StagedFile", "StagedFileMissing", "Store", "StoreClosed", "StoreError", "StoreFormat", "StoreNotFound",
+    "StoreReadOnly", "Subscriber", "SubscriberBusy", "SubscriberExists", "SubscriberNotFound", "TooManyRequests",
+    "Topic", "TopicDeleted", "TopicExists", "TopicFull", "TopicNotFound", "TopicOffsets", "Unauthorized",
+    "WriterConflict", "WriterInfo", "connect", "open",
 ]  # fmt: skip
 
 

@@ -76,7 +76,8 @@ def test_an_unknown_option_names_the_nearest_one() -> None:
     with pytest.raises(InvalidArgument, match=r"'startingOffset' .* did you mean startingOffsets\?"):
         source(startingOffset="latest")
     with pytest.raises(
-        InvalidArgument, match="there are: path, subscribe, topic, subscribePattern, assign, startingOffsets"
+        InvalidArgument,
+        match="there are: path, broker, token, subscribe, topic, subscribePattern, assign, startingOffsets",
     ):
         source(zzz="1")
 

@@ -18,8 +18,6 @@ from jjq.clock import is_unit
 from jjq.errors import InvalidArgument
 
 DEFAULT_STORE = "jjq-data"
-_SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _TYPES: dict[str, pa.DataType] = {
     "string": pa.string(), "str": pa.string(), "text": pa.string(), "binary": pa.binary(), "bytes": pa.binary(),
     "bool": pa.bool_(), "boolean": pa.bool_(), "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(),
@@ -100,11 +98,31 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         help=f"directory of the store (default: $JJQ_STORE, else ./{DEFAULT_STORE})",
     )  # fmt: skip
     parser.add_argument(
+        "--broker", metavar="URL", default=argparse.SUPPRESS,
+        help="or the broker that serves it, as jjq://host:4750 (default: $JJQ_BROKER); its token is in $JJQ_TOKEN",
+    )  # fmt: skip
+    parser.add_argument(
         "--json", action="store_true", default=argparse.SUPPRESS, help="answers, and errors, as JSON"
     )  # fmt: skip
 
 
+def broker_url(arguments: argparse.Namespace) -> str | None:
+    """The broker to ask, if not a directory. What is typed comes before the environment."""
+    broker, store = getattr(arguments, "broker", None), getattr(arguments, "store", None)
+    if broker and store:
+        raise UsageError("--store and --broker are two places; say one of them")
+    if broker or store:
+        return broker or None
+    broker = os.environ.get("JJQ_BROKER")
+    if broker and os.environ.get("JJQ_STORE"):
+        raise UsageError("JJQ_STORE and JJQ_BROKER are both in the environment; say --store or --broker")
+    return broker or None
+
+
 def store_path(arguments: argparse.Namespace) -> Path:
+    """The store's directory; raises UsageError where the command line names a broker."""
+    if broker_url(arguments):
+        raise UsageError("this needs the store's directory: run it where that is, with --store DIR")
     return Path(getattr(arguments, "store", None) or os.environ.get("JJQ_STORE") or DEFAULT_STORE)
 
 
@@ -113,6 +131,9 @@ def open_store(
 ) -> jjq.Store:
     """`stays` for commands that may run for long: they take their turn at the store's maintenance. A name typed wrongly makes
     no topic, unless that is what the command is for."""
+    url = broker_url(arguments)
+    if url is not None:
+        return _connect(url)
     path = store_path(arguments)
     try:
         return jjq.open(path, create=create, maintenance=stays, create_topics=create_topics)
@@ -120,6 +141,15 @@ def open_store(
         raise jjq.StoreNotFound(
             f"there is no store at {path.absolute()}; name it with --store or JJQ_STORE, or make one with `jjq topic create`"
         ) from error
+
+
+def _connect(url: str) -> jjq.Store:
+    # By the environment, where other processes do not see them as they see a command line.
+    given = os.environ.get
+    return jjq.connect(
+        url, token=given("JJQ_TOKEN") or None, tls_ca=given("JJQ_TLS_CA") or None,
+        tls_cert=given("JJQ_CLIENT_CERT") or None, tls_key=given("JJQ_CLIENT_KEY") or None,
+    )  # fmt: skip
 
 
 def confirm(arguments: argparse.Namespace, question: str) -> None:
@@ -147,14 +177,6 @@ def typed(convert: Callable[[str], Any]) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(error.message) from error
 
     return parse
-
-
-def size(text: str) -> int:
-    """Bytes of `4096`, `64KB`, `1.5 GiB`; K, M, G and T are powers of 1024."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise InvalidArgument(f"{text!r} is no size; write 4096, 64KB or 1.5GB")
-    return int(float(match.group(1)) * _SIZES[match.group(2).lower()])
 
 
 def whole(text: str) -> int:

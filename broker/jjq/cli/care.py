@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from jjq.cli import output
-from jjq.cli.arguments import Commands, add_command, open_store, store_path, typed
+from jjq.cli.arguments import Commands, add_command, broker_url, open_store, store_path, typed
 from jjq.cli.exits import DAMAGE, ERROR, OK
 from jjq.cli.output import count
 from jjq.cli.progress import Progress
@@ -44,10 +44,15 @@ def _share(text: str) -> float:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from jjq.verify import verify
-
     with Progress("verify", quiet=arguments.json) as progress:
-        report = verify(store_path(arguments), progress.report, sample=arguments.sample)
+        if broker_url(arguments) is None:
+            from jjq.verify import verify
+
+            # By its path, also where the store cannot be opened.
+            report = verify(store_path(arguments), progress.report, sample=arguments.sample)
+        else:
+            with open_store(arguments) as store:
+                report = store.verify(progress.report, sample=arguments.sample)
     if arguments.json:
         output.document(report.to_dict())
     else:
@@ -68,10 +73,8 @@ def _repair(arguments: argparse.Namespace) -> int:
 
 
 def _maintain(arguments: argparse.Namespace) -> int:
-    from jjq.maintenance import maintain
-
     with open_store(arguments) as store, Progress("maintain", quiet=arguments.json) as progress:
-        report = maintain(store, progress.report)
+        report = store.maintain(progress.report)
     if arguments.json:
         output.document(report.to_dict())
     elif report.busy:

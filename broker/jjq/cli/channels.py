@@ -265,11 +265,11 @@ def _receive(arguments: argparse.Namespace) -> int:
 
 
 def _pause(arguments: argparse.Namespace) -> int:
-    return _change(arguments, jjq.Channel.pause, "paused")
+    return _change(arguments, lambda channel: channel.pause(), "paused")
 
 
 def _unpause(arguments: argparse.Namespace) -> int:
-    return _change(arguments, jjq.Channel.unpause, "unpaused")
+    return _change(arguments, lambda channel: channel.unpause(), "unpaused")
 
 
 def _change(arguments: argparse.Namespace, act: Callable[[jjq.Channel], None], what: str) -> int:
@@ -323,11 +323,11 @@ def _delete(arguments: argparse.Namespace) -> int:
 
 
 def _pause_topic(arguments: argparse.Namespace) -> int:
-    return _change_topic(arguments, jjq.Topic.pause, "paused")
+    return _change_topic(arguments, lambda topic: topic.pause(), "paused")
 
 
 def _unpause_topic(arguments: argparse.Namespace) -> int:
-    return _change_topic(arguments, jjq.Topic.unpause, "unpaused")
+    return _change_topic(arguments, lambda topic: topic.unpause(), "unpaused")
 
 
 def _change_topic(arguments: argparse.Namespace, act: Callable[[jjq.Topic], None], what: str) -> int:

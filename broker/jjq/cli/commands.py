@@ -4,7 +4,21 @@ from __future__ import annotations
 
 import argparse
 
-from jjq.cli import care, channels, messages, pushing, segments, subscribers, tailing, topics, trials, watching, writers
+from jjq.cli import (
+    care,
+    channels,
+    messages,
+    pushing,
+    segments,
+    serving,
+    subscribers,
+    tailing,
+    tokens,
+    topics,
+    trials,
+    watching,
+    writers,
+)
 from jjq.cli.arguments import Parser, add_common
 
 
@@ -38,6 +52,8 @@ def build_parser() -> Parser:
         watching,
         care,
         trials,
+        serving,
+        tokens,
     ):
         module.add_commands(commands)
     return parser

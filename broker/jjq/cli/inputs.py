@@ -5,12 +5,10 @@ from __future__ import annotations
 import csv as csv_rows
 import io
 import json
-import math
 import os
 import re
 import select
 import stat
-import struct
 import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -23,6 +21,7 @@ import pyarrow.compute as pc
 
 from jjq.cli.arguments import UsageError
 from jjq.errors import JjqError, RecordTooLarge, SchemaMismatch
+from jjq.jsonvalues import fitted
 from jjq.schema import RAW, TIMESTAMP, rows_to_table
 from jjq.topic import Topic
 from jjq.values import unique
@@ -263,7 +262,7 @@ def _json_slowly(source: Source, number: int, lines: list[bytes], schema: pa.Sch
         row = {}
         for name, value in document.items():
             try:
-                row[name] = _plain(value, schema.field(name).type) if name in schema.names else value
+                row[name] = fitted(value, schema.field(name).type) if name in schema.names else value
             except (pa.ArrowInvalid, ValueError, OverflowError) as error:
                 raise InputError(f"{where}: column {name!r} takes {schema.field(name).type}: {_said(error)}") from error
         rows.append((at, row))
@@ -293,46 +292,6 @@ def _readable_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(field.name, _readable_type(field.type)) for field in kind])
     return kind
-
-
-def _plain(value: Any, kind: pa.DataType) -> Any:
-    """A JSON value as pyarrow takes it for a type: times are text there, and a map is an object or a list of pairs."""
-    if value is None:
-        return None
-    if pa.types.is_map(kind) and (isinstance(value, dict) or (isinstance(value, list) and all(map(_is_pair, value)))):
-        entries = value.items() if isinstance(value, dict) else value
-        return [(_plain(key, kind.key_type), _plain(each, kind.item_type)) for key, each in entries]
-    if pa.types.is_list(kind) and isinstance(value, list):
-        return [_plain(each, kind.value_type) for each in value]
-    if pa.types.is_struct(kind) and isinstance(value, dict):
-        return {name: _plain(each, kind.field(name).type) if kind.get_field_index(name) >= 0 else each
-                for name, each in value.items()}  # fmt: skip
-    is_text, is_number = isinstance(value, str), isinstance(value, (int, Decimal)) and not isinstance(value, bool)
-    if pa.types.is_date(kind) and not is_text:
-        raise ValueError(f"{value} is no date")
-    if is_text and (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
-        return pa.scalar(value).cast(kind).as_py()
-    if pa.types.is_decimal(kind) and (is_text or is_number):
-        return pa.scalar(str(value)).cast(kind).as_py()
-    if pa.types.is_floating(kind) and is_text and value in ("nan", "inf", "-inf"):
-        return float(value)
-    if pa.types.is_floating(kind) and is_number:
-        return _float(value, "f" if kind == pa.float32() else "d")
-    return value
-
-
-def _float(value: int | Decimal, code: str) -> float:
-    """The number as a float: a fraction is rounded, as fractions are; a whole number that would be is refused."""
-    found: float = struct.unpack(code, struct.pack(code, value))[0]
-    if math.isinf(found):
-        raise ValueError(f"{value} is too large")
-    if isinstance(value, int) and found != value:
-        raise ValueError(f"{value} would be rounded")
-    return found
-
-
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2
 
 
 def read_csv(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import datetime as dt
 import json
-import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
 from jjq.clock import EARLIEST_US, LATEST_US, iso, now_us
+from jjq.jsonvalues import jsonable as jsonable
 from jjq.values import counted, sized
 
 _AGES = ((86_400 * 2, 86_400, "d"), (3_600 * 2, 3_600, "h"), (60 * 2, 60, "min"))
@@ -108,30 +105,3 @@ def document(value: Any) -> None:
     """One JSON document, on one line where it goes to a program."""
     indent = 2 if sys.stdout.isatty() else None
     print(json.dumps(jsonable(value), ensure_ascii=False, allow_nan=False, indent=indent))
-
-
-def jsonable(value: Any) -> Any:
-    """What JSON has no word for: bytes as text, or `{"base64": ...}` when they are not UTF-8; times in ISO-8601; a length of
-    time in microseconds; decimals and numbers that are not finite as text."""
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return {"base64": base64.b64encode(value).decode("ascii")}
-    if isinstance(value, dict):
-        return {str(key): jsonable(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [jsonable(each) for each in value]
-    if isinstance(value, dt.datetime):
-        return value.isoformat().replace("+00:00", "Z")
-    if isinstance(value, (dt.date, dt.time)):
-        return value.isoformat()
-    if isinstance(value, dt.timedelta):
-        return value // dt.timedelta(microseconds=1)
-    if isinstance(value, Decimal):
-        return str(value)
-    return str(value)

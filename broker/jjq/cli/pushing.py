@@ -12,10 +12,11 @@ import pyarrow as pa
 
 import jjq
 from jjq.cli import inputs, output
-from jjq.cli.arguments import Commands, UsageError, add_command, open_store, size, typed, whole
+from jjq.cli.arguments import Commands, UsageError, add_command, open_store, typed, whole
 from jjq.cli.exits import OK
 from jjq.cli.progress import Progress
 from jjq.errors import JjqError
+from jjq.values import size
 
 
 def add_commands(commands: Commands) -> None:

@@ -21,7 +21,6 @@ from jjq.cli.arguments import (
 )
 from jjq.cli.exits import OK
 from jjq.cli.records import add_output, writer_for
-from jjq.feed import follow
 from jjq.model import Record
 from jjq.records import to_records
 
@@ -95,7 +94,7 @@ def _chunks(
     yield from _in_chunks(merged if starts is not None else deque(merged, maxlen=count))
     if arguments.follow:
         places = {partition: (ends[partition], bounds[partition].lineage) for partition in chosen}
-        yield from follow(store, topic, places, columns, new_partitions=arguments.partition is None)
+        yield from store.follow(topic, places, columns, new_partitions=arguments.partition is None)
 
 
 def _read(

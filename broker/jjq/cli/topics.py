@@ -22,11 +22,11 @@ from jjq.cli.arguments import (
     confirm,
     open_store,
     or_none,
-    size,
     typed,
     whole,
 )
 from jjq.cli.exits import OK
+from jjq.values import size
 
 
 def _waits(text: str) -> bool | list[str]:

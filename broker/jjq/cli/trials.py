@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jjq.cli import output
-from jjq.cli.arguments import Commands, add_command, at_least_one, open_store, seconds_between, size, store_path, typed
+from jjq.cli.arguments import Commands, add_command, at_least_one, open_store, seconds_between, store_path, typed
 from jjq.cli.exits import DAMAGE, OK
+from jjq.values import size
 
 _SECONDS = (0.01, 86_400.0)  # how long a trial may take
 

@@ -45,7 +45,7 @@ def _reset(arguments: argparse.Namespace) -> int:
         writer = known.get(arguments.writer)
         if writer is None:
             names = ", ".join(sorted(known)[:5]) or "none"
-            raise WriterNotFound(f"there is no writer {arguments.writer!r} in {store.path}; there are: {names}")
+            raise WriterNotFound(f"there is no writer {arguments.writer!r}; there are: {names}")
         confirm(
             arguments,
             f"Writer {writer.id} has committed up to batch {writer.last_batch}; batches it sends again will be there twice.",

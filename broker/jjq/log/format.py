@@ -48,7 +48,7 @@ class Encoded(NamedTuple):
     """A record batch message before it has its place: `head` is prefix and metadata, `body` the buffers after it.
 
     `field_at` is where in the head the field belongs, `layout` names the fixed layout that `RowsTemplate` wrote (0 for
-    one that pyarrow chose).
+    one that pyarrow chose). `producer` and `sequence` are of who may send it again, see `jjq.log.resent`.
     """
 
     head: bytearray
@@ -58,6 +58,8 @@ class Encoded(NamedTuple):
     max_ts: int
     field_at: int
     layout: int
+    producer: bytes = b""
+    sequence: int = 0
 
     def stamped(self, ts: int) -> Encoded:
         """The same rows, all at `ts` microseconds: the timestamps are the body's first part."""
@@ -74,6 +76,8 @@ class ActiveField(NamedTuple):
     rows: int
     synced_to: int
     appended_at: int
+    producer: bytes = b""
+    sequence: int = 0
 
 
 def stream_head(schema: pa.Schema) -> bytes:
@@ -107,10 +111,11 @@ def place(message: Encoded, field: ActiveField) -> bytes:
     head = message.head
     at = message.field_at
     end = at + _ACTIVE_CHARS
-    topic, partition, base, rows, synced_to, appended_at = field
+    topic, partition, base, rows, synced_to, appended_at, _, _ = field
     packed = _ACTIVE.pack(
-        _MAGIC_ACTIVE, FORMAT_VERSION, partition, 0, topic, base, rows, synced_to, appended_at, b"", 0
-    )
+        _MAGIC_ACTIVE, FORMAT_VERSION, partition, 0, topic, base, rows, synced_to, appended_at, message.producer,
+        message.sequence,
+    )  # fmt: skip
     head[at:end] = b2a_base64(packed, newline=False) + _NO_CRC
     crc = crc32c(bytes(head))
     for part in message.body:
@@ -132,7 +137,9 @@ def check_active(head: bytes, body: pa.Buffer) -> ActiveField:
     end = at + _ACTIVE_CHARS
     try:
         raw = base64.b64decode(head[at:end], validate=True)
-        _, version, partition, _, topic, base, rows, synced_to, appended_at, _, _ = _ACTIVE.unpack_from(raw)
+        _, version, partition, _, topic, base, rows, synced_to, appended_at, producer, sequence = _ACTIVE.unpack_from(
+            raw
+        )
         (crc,) = _ACTIVE_CRC.unpack_from(raw, _ACTIVE.size)
     except (ValueError, struct.error) as error:
         raise flat.NotAMessage("the message's field is damaged") from error
@@ -143,7 +150,7 @@ def check_active(head: bytes, body: pa.Buffer) -> ActiveField:
         raise flat.NotAMessage("the message's checksum does not match")
     if version != FORMAT_VERSION:
         raise flat.NotAMessage(f"a message of format version {version}")
-    return ActiveField(topic, partition, base, rows, synced_to, appended_at)
+    return ActiveField(topic, partition, base, rows, synced_to, appended_at, producer.rstrip(b"\0"), sequence)
 
 
 # --- index entries -------------------------------------------------------------------------------------------------

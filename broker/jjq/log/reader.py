@@ -131,6 +131,10 @@ class LogReader:
             entries = survey(directory, row, schema, bytes.fromhex(self.topic_id), partition).entries
         return StreamReader(directory, uuid, schema, self._facts.template(version), entries)
 
+    def open_stream(self, partition: int, segment: Segment) -> StreamReader:
+        """The file of a segment of kind `arrows`; the caller closes it."""
+        return self._open_stream(partition, segment.uuid, segment.schema_version)
+
     def watched(self, partition: int) -> list[Path] | None:
         """The files whose being written means that the partition may have more; None where that cannot be seen."""
         if self._recover is None:

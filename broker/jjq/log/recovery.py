@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,9 +90,13 @@ def copy_whole(
     try:
         with StreamReader(directory, row.active, schema, entries=found.entries) as reader:
             stamps = {entry.base: entry for entry in found.entries if entry.kind == fmt.BATCH}
+            marks = {field.base: field for field in fields_of(reader, found.entries) if field.producer}
             for base, batch in reader.scan(row.end_offset, found.end):
                 entry = stamps[base]
                 message = fmt.encode(batch, entry.min_ts, entry.max_ts)
+                mark = marks.get(base)
+                if mark is not None:
+                    message = message._replace(producer=mark.producer, sequence=mark.sequence)
                 copy.append_locked(topic, partition, [message], entry.appended_at, sync=False)
         copy.sync_locked()
         if found.closed:
@@ -152,6 +157,13 @@ def message_at(data: pa.Buffer, position: int) -> tuple[pa.Buffer, ActiveField]:
     return data.slice(position, length), fmt.check_active(
         head, data.slice(position + head_length, length - head_length)
     )
+
+
+def fields_of(reader: StreamReader, entries: Sequence[Entry]) -> Iterator[ActiveField]:
+    """The fields of messages that were verified."""
+    for entry in entries:
+        if entry.kind == BATCH:
+            yield message_at(reader.bytes_of(entry), 0)[1]
 
 
 def promised_after(path: Path, position: int) -> ActiveField | None:

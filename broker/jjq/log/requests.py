@@ -25,7 +25,8 @@ class Append:
     """A request to append: rows of a topic without a schema, or one batch of physical columns without timestamps.
 
     `stamps` in microseconds for producer time, None for the broker's. `among` is the number of partitions that this one
-    was chosen among, 0 if that does not matter. Filled in when it is done: the first offset and the timestamp of the
+    was chosen among, 0 if that does not matter. `producer` (up to 6 bytes, none of them zero) and `sequence` mark the
+    message, so that it is found if it is sent again: it is then a message of its own. Filled in when it is done: the first offset and the timestamp of the
     first row.
     """
 
@@ -37,6 +38,8 @@ class Append:
     stamps: Sequence[int] | None = None
     size: int = 0
     among: int = 0
+    producer: bytes = b""
+    sequence: int = 0
     offset: int = -1
     timestamp: int = 0
     done: bool = False
@@ -64,6 +67,8 @@ class Group:
             (first.batch is None) == (request.batch is None)
             and (first.stamps is None) == (request.stamps is None)
             and first.version == request.version
+            and not first.producer
+            and not request.producer
             and self.rows + request.rows <= _JOIN_ROWS
         )
 
@@ -75,7 +80,12 @@ def encode_all(requests: Sequence[Append], facts: TopicFacts, version: int) -> t
             groups.append(Group())
         groups[-1].requests.append(request)
         groups[-1].rows += request.rows
-    return groups, [_encode(group, facts, version) for group in groups]
+    return groups, [_marked(group, _encode(group, facts, version)) for group in groups]
+
+
+def _marked(group: Group, message: fmt.Encoded) -> fmt.Encoded:
+    first = group.requests[0]
+    return message._replace(producer=first.producer, sequence=first.sequence) if first.producer else message
 
 
 def _encode(group: Group, facts: TopicFacts, version: int) -> fmt.Encoded:

@@ -265,6 +265,18 @@ class StreamReader:
             yield entry.base, batch
             at += 1
 
+    def bytes_of(self, entry: Entry) -> pa.Buffer:
+        """The bytes of one message, not verified."""
+        return self._region(entry.position, entry.length)
+
+    def batches_from(self, start: int) -> list[Entry]:
+        """The entries of messages that hold offsets from `start` on, up to the end of the file as it is now."""
+        count = self.count()
+        at = self._find(start + 1, count, lambda entry: entry.end)
+        found = self.entries(at, count) if at < count else []
+        end = found[-1].base if found and found[-1].kind == CLOSE else None
+        return [each for each in found if each.kind == BATCH and (end is None or each.base < end)]
+
     def _region(self, position: int, length: int) -> pa.Buffer:
         if length < _MMAP_FROM:
             with files.reading(self.path):

@@ -1,0 +1,224 @@
+"""A channel behind a broker: this handle's consumer is there, and so is what it has in hand."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from jjq import wire
+from jjq.channel import Channel, ChannelCounts, ConsumerInfo, Delivery
+from jjq.deferral import delay_us
+from jjq.errors import DeliveryExpired, InvalidArgument, StoreClosed, StoreReadOnly
+from jjq.model import Record
+from jjq.values import timeout_s, whole
+
+if TYPE_CHECKING:
+    from jjq.client.store import RemoteStore
+    from jjq.topic import Topic
+
+
+class RemoteDelivery(Delivery):
+    """See `jjq.channel.Delivery`."""
+
+    __slots__ = ("number",)
+
+    _channel: RemoteChannel
+
+    def __init__(self, channel: RemoteChannel, record: Record, number: str, attempts: int) -> None:
+        self._channel = channel
+        self._settled = None
+        self.record, self.number, self.attempts = record, number, attempts
+
+
+class RemoteChannel(Channel):
+    """See `jjq.channel.Channel`."""
+
+    def __init__(self, store: RemoteStore, topic: Topic, packed: dict[str, Any], max_in_flight: int) -> None:
+        self._remote, self._topic, self._packed = store, topic, packed
+        self._max_in_flight = whole(max_in_flight, "max_in_flight", 1)
+        self._handle = next(store.handle_numbers)
+        self._closed = self._consumes = False
+        self._mutex = threading.RLock()
+        self._ahead: deque[Delivery] = deque()  # received for an iteration that was cancelled before it had them
+
+    @property
+    def id(self) -> int:
+        return int(self._packed["id"])
+
+    @property
+    def name(self) -> str:
+        return str(self._packed["name"])
+
+    @property
+    def ack_timeout(self) -> float:
+        return float(self._packed["ack_timeout"])
+
+    @property
+    def max_attempts(self) -> int | None:
+        found = self._packed["max_attempts"]
+        return None if found is None else int(found)
+
+    @property
+    def ordered(self) -> bool:
+        return bool(self._packed["ordered"])
+
+    @property
+    def dead_letter(self) -> str:
+        return str(self._packed["dead_letter"])
+
+    @property
+    def created_at(self) -> int:
+        return int(self._packed["created_at"])
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "consuming" if self._consumes else "open"
+        return f"<Channel {self.name!r} of topic {self._topic.name!r} {state}>"
+
+    def _act(self, name: str, wait_s: float = 0.0, **args: Any) -> Any:
+        self._check_open()
+        about = [self._topic.id, self.name, self.id, self._max_in_flight]
+        try:
+            return self._remote.connection.act(name, wait_s=wait_s, handle=self._handle, channel=about, **args)
+        except StoreClosed:
+            self._check_open()  # by this process: it says so in our words
+            raise
+
+    # --- receiving ---------------------------------------------------------------------------------------------------
+
+    def receive(self, max_records: int = 1, timeout: float | None = 0.0) -> list[Delivery]:
+        most, seconds = whole(max_records, "max_records", 1), timeout_s(timeout)
+        self._check_receiving()
+        with self._mutex:
+            if self._ahead:
+                return [self._ahead.popleft() for _ in range(min(most, len(self._ahead)))]
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            wait = self._remote.connection.wait_s(left)
+            found = self._receive(most, wait)
+            if found or (left is not None and left <= wait):
+                return found
+
+    def _receive(self, most: int, wait: float) -> list[Delivery]:
+        told = self._act("receive", wait, max_records=most, timeout=wait)
+        self._consumes = True
+        records = wire.unpack_records(told["records"])
+        return [RemoteDelivery(self, record, *each) for record, each in zip(records, told["deliveries"], strict=True)]
+
+    async def _deliveries_async(self) -> AsyncIterator[Delivery]:
+        self._check_receiving()
+        while True:
+            while (delivery := self._take_ahead()) is None:
+                wait = self._remote.connection.wait_s(None)
+                await asyncio.wrap_future(self._remote.executor.submit(self._receive_ahead, wait))
+            yield delivery
+
+    def _take_ahead(self) -> Delivery | None:
+        with self._mutex:
+            self._check_open()
+            return self._ahead.popleft() if self._ahead else None
+
+    def _receive_ahead(self, wait: float) -> None:
+        """What a wait that is cancelled has received comes next."""
+        found = self._receive(1, wait)
+        with self._mutex:
+            self._ahead.extend(found)
+
+    def __iter__(self) -> Iterator[Delivery]:
+        while True:
+            yield from self.receive(timeout=None)
+
+    # --- settling ----------------------------------------------------------------------------------------------------
+
+    def ack_many(self, deliveries: Iterable[Delivery]) -> None:
+        self._settle_many(deliveries, "acknowledged")
+
+    def requeue_many(
+        self, deliveries: Iterable[Delivery], delay: float | timedelta = 0.0, reason: str | None = None
+    ) -> None:
+        delay_us(delay)
+        self._settle_many(deliveries, "requeued", delay=delay, reason=reason)
+
+    def touch_many(self, deliveries: Iterable[Delivery]) -> None:
+        self._settle_many(deliveries, "touched")
+
+    def _settle_many(self, deliveries: Iterable[Delivery], how: str, **args: Any) -> None:
+        chosen: dict[str, RemoteDelivery] = {}
+        owner: RemoteChannel = self
+        for each in self._unsettled(deliveries, how):
+            assert isinstance(each, RemoteDelivery)
+            chosen[each.number] = each
+            owner = each._channel  # another handle of this channel, maybe, whose consumer has it
+        if not chosen:
+            return
+        gone = owner._act("settle", deliveries=list(chosen), how=how, **args)
+        for number, each in chosen.items():
+            if number in gone:
+                each._settled = "expired"
+            elif how != "touched":
+                each._settled = how
+        if gone:
+            raise DeliveryExpired(
+                f"{len(gone)} of {len(chosen)} deliveries of channel {self.name!r} had expired: they timed out and went to "
+                f"another consumer, or the channel was emptied",
+                expired=sorted((chosen[each].record.partition, chosen[each].record.offset) for each in gone),
+            )
+
+    def _unsettled(self, deliveries: Iterable[Delivery], how: str) -> list[Delivery]:
+        self._check_open()
+        found = list(deliveries)
+        for each in found:
+            channel = each._channel
+            if not isinstance(channel, RemoteChannel) or (channel.id, channel._remote.id) != (self.id, self._remote.id):
+                raise InvalidArgument(f"{each!r} is not of channel {self.name!r} of topic {self._topic.name!r}")
+            if each._settled not in (None, how):
+                raise InvalidArgument(f"{each!r} cannot be {how}")
+        return [each for each in found if each._settled is None]
+
+    # --- the channel itself ------------------------------------------------------------------------------------------
+
+    @property
+    def paused(self) -> bool:
+        return bool(self._act("channel_is_paused"))
+
+    def pause(self) -> None:
+        self._act("pause_channel", paused=True)
+
+    def unpause(self) -> None:
+        self._act("pause_channel", paused=False)
+
+    def empty(self) -> None:
+        self._act("empty_channel")
+
+    def revive(self) -> int:
+        return int(self._act("revive"))
+
+    def counts(self) -> ChannelCounts:
+        return ChannelCounts(**self._act("channel_counts"))
+
+    def consumers(self) -> list[ConsumerInfo]:
+        return [ConsumerInfo(**each) for each in self._act("channel_consumers")]
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._remote.connection.tell("close_handle", handle=self._handle)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"this handle of channel {self.name!r} was closed; get another with store.channel")
+        self._remote.check_open()
+
+    def _check_receiving(self) -> None:
+        self._check_open()
+        if self._remote.read_only:
+            raise StoreReadOnly(
+                f"the store at {self._remote.url} is read-only, so nothing can be received; a subscriber can poll"
+            )

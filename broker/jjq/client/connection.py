@@ -1,0 +1,332 @@
+"""The connection to a broker: requests, the answers and errors to them, and making it again when it is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import random
+import re
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyarrow import flight
+
+from jjq import wire
+from jjq.client import StateCallback
+from jjq.errors import BrokerUnavailable, InvalidArgument, JjqError, StoreClosed
+from jjq.values import between, shown
+
+Answer = TypeVar("Answer")
+_URL = re.compile(r"(jjq(?:\+tls)?)://(\[[0-9A-Fa-f:.]+\]|[^/:\[\]@\s]+)(?::([0-9]{1,5}))?/?")
+
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 2.0
+_ANSWER_S = 60.0  # what an action may take, beside waiting for records
+_MARGIN_S = 15.0  # what one that waits may take longer
+_PING_S = 7.0  # a broker takes a client that says nothing for 30 s for dead
+_PING_ANSWER_S = 5.0
+_WAIT_S = 5.0  # one request waits so long at most; the next goes on
+_WAIT_MAIN_S = 1.0  # in the main thread less: a signal is only heard between two requests
+log = logging.getLogger("jjq.client")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a broker is."""
+
+    host: str
+    port: int
+    tls: bool
+
+    @classmethod
+    def parse(cls, url: object) -> Address:
+        match = _URL.fullmatch(url) if isinstance(url, str) else None
+        if match is None or int(match.group(3) or wire.PORT) > 65535:
+            raise InvalidArgument(f"a broker is named as jjq://host:port, or jjq+tls://host:port, not {shown(url)}")
+        return cls(match.group(2), int(match.group(3) or wire.PORT), match.group(1) == "jjq+tls")
+
+    def __str__(self) -> str:
+        return f"jjq{'+tls' if self.tls else ''}://{self.host}:{self.port}"
+
+
+class Connection:
+    """One client's way to a broker; safe among threads."""
+
+    def __init__(
+        self, address: Address, *, token: str | None, tls_ca: str | os.PathLike[str] | None,
+        tls_cert: str | os.PathLike[str] | None, tls_key: str | os.PathLike[str] | None, retry_s: float,
+        on_state: StateCallback | None,
+    ) -> None:  # fmt: skip
+        self.address = address
+        self._retry_s = between(retry_s, "retry_s", 0, 1e9)
+        self._on_state = on_state
+        self._headers = [] if token is None else [(wire.TOKEN_HEADER.encode(), f"Bearer {token}".encode())]
+        self._options = _client_options(address, tls_ca, tls_cert, tls_key)
+        self.session = uuid.uuid4().hex
+        self.broker = ""  # which one it was that answered last: one that is started anew has another name
+        self._pid = os.getpid()
+        self._mutex = threading.Lock()
+        self._flight: flight.FlightClient | None = None
+        self._state = ""
+        self.ping_now = False
+        self._closed = threading.Event()
+        self._numbers = itertools.count(1)
+        self._outstanding: dict[int, None] = {}  # in their order, which is that of the numbers
+        self.idle: list[Callable[[], None]] = []  # called now and then: to let go of what is not used
+
+    def __repr__(self) -> str:
+        return f"<Connection to {self.address} {self._state or 'not yet made'}>"
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def ask(self, name: str, /, *, answer_s: float = _ANSWER_S, **args: Any) -> Any:
+        """An action that changes nothing, so it may be asked any number of times."""
+        return self._act(name, {"args": args}, answer_s)
+
+    def act(
+        self, name: str, /, *, wait_s: float = 0.0, answer_s: float = _ANSWER_S, once: bool = False, **args: Any
+    ) -> Any:
+        """An action of this session: done once, however often its answer has to be asked for. `wait_s` is what it may wait for
+        records.
+
+        A broker that was started anew does not know what the one before did. Then the action is done there, or with `once`
+        BrokerUnavailable is raised.
+        """
+        with self.numbered() as about:
+            return self._act(name, {"args": args, "once": once, **about}, wait_s + _MARGIN_S if wait_s else answer_s)
+
+    def tell(self, name: str, /, **args: Any) -> None:
+        """An action that a broker which cannot be reached does by itself when it has not heard from us for a while."""
+        with self._mutex:
+            client = self._flight
+        if client is not None and not self.closed and os.getpid() == self._pid:
+            self._tell_broker(client, name, args)
+
+    def _tell_broker(self, client: flight.FlightClient, name: str, args: dict[str, Any]) -> None:
+        body = wire.encode({"args": args, "session": self.session})
+        with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError):
+            list(client.do_action(flight.Action(name, body), self.options(_PING_ANSWER_S)))
+
+    @contextlib.contextmanager
+    def numbered(self) -> Any:
+        """What a request of this session says of itself, while its answer is awaited."""
+        with self._mutex:
+            number = next(self._numbers)
+            self._outstanding[number] = None
+        try:
+            with self._mutex:
+                done = next(iter(self._outstanding))
+            yield {"session": self.session, "broker": self.broker, "id": number, "done": done}
+        finally:
+            with self._mutex:
+                del self._outstanding[number]
+
+    def _act(self, name: str, body: dict[str, Any], timeout: float) -> Any:
+        plain, again = wire.encode(body), wire.encode({**body, "again": True})
+
+        def act(client: flight.FlightClient, repeated: bool) -> Any:
+            action = flight.Action(name, again if repeated else plain)
+            results = list(client.do_action(action, self.options(timeout)))
+            return wire.decode(results[0].body)
+
+        return self.persist(act, safe="session" not in body)
+
+    def wait_s(self, left: float | None) -> float:
+        """How long one request waits of what is left to wait."""
+        most = _WAIT_MAIN_S if threading.current_thread() is threading.main_thread() else _WAIT_S
+        return most if left is None else min(most, left)
+
+    def options(self, timeout: float | None = None) -> flight.FlightCallOptions:
+        return flight.FlightCallOptions(timeout=timeout, headers=self._headers)
+
+    # --- persistence -------------------------------------------------------------------------------------------------
+
+    def persist(self, act: Callable[[flight.FlightClient, bool], Answer], *, safe: bool = True) -> Answer:
+        """What `act` gives, which is called again (and told so) when the connection was lost amid it. `safe`: it changes
+        nothing, so it does not matter whether it was done."""
+        deadline: float | None = None
+        pause, repeated = _FIRST_PAUSE_S, False
+        while True:
+            client = self._get()
+            try:
+                answer = act(client, repeated)
+                self._tell("connected")
+                return answer
+            except (flight.FlightError, pa.ArrowException, OSError) as error:
+                known = known_error(error)
+                if known is not None:
+                    self._tell("connected")
+                    raise known from None
+                trouble = error
+            self.lose(client)
+            self.check_open()
+            if isinstance(trouble, pa.ArrowNotImplementedError):
+                raise BrokerUnavailable(f"what listens at {self.address} is no jjq broker") from trouble
+            now = time.monotonic()
+            deadline = now + self._retry_s if deadline is None else deadline
+            if now + pause > deadline:
+                unknown = "" if safe else "; what was asked may be done or not"
+                raise BrokerUnavailable(
+                    f"the broker at {self.address} cannot be reached ({_reason(trouble)}){unknown}; is `jjq serve` running "
+                    f"there?",
+                    outcome="not done" if safe else "unknown",
+                ) from trouble
+            log.info("the connection to %s is lost (%s); trying again in %.2f s", self.address, _reason(trouble), pause)
+            self._closed.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - so that clients do not come all at once
+            pause, repeated = min(2 * pause, _LONGEST_PAUSE_S), True
+
+    def _get(self) -> flight.FlightClient:
+        self.check_open()
+        with self._mutex:
+            if self._flight is None:
+                self._flight = flight.FlightClient(self._location(), **self._options)
+            return self._flight
+
+    def _location(self) -> str:
+        return f"grpc{'+tls' if self.address.tls else ''}://{self.address.host}:{self.address.port}"
+
+    def lose(self, client: flight.FlightClient) -> None:
+        """This client's connection does not work: the next request makes another."""
+        with self._mutex:
+            if self._flight is not client:
+                return
+            self._flight = None
+        self._tell("reconnecting")
+
+    def _tell(self, state: str) -> None:
+        if self._state == state:
+            return
+        with self._mutex:
+            if self._state in (state, "closed"):
+                return
+            if self._state == "reconnecting" and state == "connected":
+                self.ping_now = True
+            self._state = state
+        if self._on_state is not None:
+            try:
+                self._on_state(state)
+            except Exception:
+                log.exception("on_state of a connection failed")
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Shows from now on that this client lives, and sees when the broker does not."""
+        threading.Thread(
+            target=_keep_alive, args=(weakref.ref(self), self._closed), name="jjq-alive", daemon=True
+        ).start()
+
+    def ping(self) -> None:
+        for each in self.idle:
+            each()
+        with self._mutex:
+            client = self._flight
+        if client is None:
+            with contextlib.suppress(JjqError):
+                client = self._get()
+        if client is None:
+            return
+        body = wire.encode({"args": {}, "session": self.session})
+        try:
+            (told,) = client.do_action(flight.Action("ping", body), self.options(_PING_ANSWER_S))
+            self.broker = wire.decode(told.body)["broker"]
+            self._tell("connected")
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            if known_error(error) is None:
+                self.lose(client)
+
+    def check_open(self) -> None:
+        if self._closed.is_set():
+            raise StoreClosed(f"the connection to {self.address} was closed; connect again with jjq.connect")
+        if os.getpid() != self._pid:
+            raise StoreClosed(
+                f"the connection to {self.address} is the parent process's; connect in this one with jjq.connect"
+            )
+
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
+
+    def close(self) -> None:
+        """Tells the broker, if it can be reached, and ends. Quiet when repeated."""
+        with self._mutex:
+            if self._closed.is_set():
+                return
+            self._closed.set()
+            client, self._flight = self._flight, None
+        if client is not None and os.getpid() == self._pid:
+            self._tell_broker(client, "close_session", {})
+        self._tell("closed")
+
+
+def _keep_alive(connection: weakref.ref[Connection], closed: threading.Event) -> None:
+    due = time.monotonic() + _PING_S
+    while not closed.wait(0.5):
+        found = connection()
+        if found is None:
+            return
+        if time.monotonic() >= due or found.ping_now:
+            found.ping_now = False
+            found.ping()
+            due = time.monotonic() + _PING_S
+        else:
+            for each in found.idle:
+                each()
+        del found
+
+
+def known_error(error: Exception) -> JjqError | None:
+    """What the broker said; None when it said nothing, so that the connection is to blame."""
+    told = getattr(error, "extra_info", None)
+    if told:
+        try:
+            packed = wire.decode(bytes(told))
+        except InvalidArgument:
+            return None
+        if isinstance(packed, dict) and "code" in packed:
+            return wire.unpack_error(packed)
+    return None
+
+
+def _reason(error: Exception) -> str:
+    """The end of gRPC's long story."""
+    text = " ".join(str(error).split())
+    found = re.search(r"(Connection refused|Connection reset by peer|Deadline Exceeded|Socket closed|Name or service not known|"
+                      r"DNS resolution failed|stopping|handshake failed|Connection timed out)", text)  # fmt: skip
+    return found.group(1) if found else text[:200]
+
+
+def _client_options(
+    address: Address, ca: str | os.PathLike[str] | None, cert: str | os.PathLike[str] | None,
+    key: str | os.PathLike[str] | None,
+) -> dict[str, Any]:  # fmt: skip
+    options: dict[str, Any] = {
+        "generic_options": [
+            # A connection of its own, so that one that does not work is not shared with the next.
+            ("grpc.use_local_subchannel_pool", 1),
+            # Behind our own pings, which are more frequent: for streams whose peer is gone without a word.
+            ("grpc.keepalive_time_ms", 10_000),
+            ("grpc.keepalive_timeout_ms", 5_000),
+            ("grpc.max_reconnect_backoff_ms", 2_000),
+        ]
+    }
+    if (ca is not None or cert is not None or key is not None) and not address.tls:
+        raise InvalidArgument(f"certificates are for jjq+tls://{address.host}:{address.port}")
+    if (cert is None) != (key is None):
+        raise InvalidArgument("tls_cert and tls_key go together")
+    for name, path in (("tls_root_certs", ca), ("cert_chain", cert), ("private_key", key)):
+        if path is not None:
+            try:
+                options[name] = Path(path).read_bytes()
+            except OSError as error:
+                raise InvalidArgument(f"{os.fspath(path)!r} cannot be read: {error.strerror}") from error
+    return options

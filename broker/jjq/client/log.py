@@ -1,0 +1,154 @@
+"""Appending through a broker: long DoPut streams, in which each batch is answered."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from jjq import wire
+from jjq.client.connection import Connection
+from jjq.log.requests import Append, MorePartitions
+from jjq.schema import HEADERS, RAW, SYSTEM_FIELDS, headers_array, null_headers
+
+# An open stream keeps a thread of the broker. To open one takes about as long as to append.
+_IDLE_S = 1.0
+_PLAIN = pa.schema([*SYSTEM_FIELDS[1:], *RAW])
+_NO_KEY, _NO_HEADERS = pa.nulls(1, pa.binary()), null_headers(1)
+
+Key = tuple[str, int]  # of a topic its id, and the version of the schema
+
+
+class _Stream:
+    """One DoPut stream; for one thread at a time."""
+
+    def __init__(
+        self, client: flight.FlightClient, key: Key, schema: pa.Schema, options: flight.FlightCallOptions
+    ) -> None:
+        self.client, self.key = client, key
+        descriptor = flight.FlightDescriptor.for_command(wire.encode({"append": key[0]}))
+        self._writer, self._reader = client.do_put(descriptor, schema, options)
+        self.used_at = 0.0
+
+    def send(self, batch: pa.RecordBatch, about: bytes) -> dict[str, Any]:
+        """Raises what went wrong, after which the stream is over."""
+        try:
+            self._writer.write_with_metadata(batch, about)
+            told = self._reader.read()
+        except (flight.FlightError, pa.ArrowException, OSError):
+            self._writer.close()  # which says what it was, where that is known
+            raise
+        if told is None:
+            self._writer.close()
+            raise flight.FlightUnavailableError("the broker ended the stream")
+        found: dict[str, Any] = wire.decode(told)
+        return found
+
+    def close(self) -> None:
+        with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError):
+            self._writer.close()
+
+
+class Streams:
+    """The streams of a connection. A thread that appends takes one that is idle, or opens one."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._mutex = threading.Lock()
+        self._idle: list[_Stream] = []
+        self._ends: dict[tuple[str, int], int] = {}  # of partitions, as they were at some time
+        # What marks our messages, so that a broker which was started anew finds one that comes again.
+        self._producer = bytes(random.SystemRandom().randint(1, 255) for _ in range(6))
+        connection.idle.append(self.sweep)
+
+    def append(self, key: Key, batch: pa.RecordBatch, about: dict[str, Any]) -> dict[str, Any]:
+        """Sends a batch; returns the broker's answer. Raises MorePartitions and what pushing raises."""
+        about["since"] = self._end(key[0], about["partition"])
+        with self._connection.numbered() as number:
+            about |= {**number, "producer": self._producer, "sequence": number["id"]}
+
+            def act(client: flight.FlightClient, repeated: bool) -> dict[str, Any]:
+                stream = self._take(client, key) or _Stream(client, key, batch.schema, self._connection.options())
+                told = stream.send(batch, wire.encode({**about, "again": repeated}))
+                self._give(stream)
+                return told
+
+            told = self._connection.persist(act, safe=False)
+        error = told.get("error")
+        if error is None:
+            place = key[0], about["partition"]
+            self._ends[place] = max(self._ends[place], told["start"])
+            return told
+        if error["code"] == wire.MORE_PARTITIONS:
+            raise MorePartitions
+        raise wire.unpack_error(error)
+
+    def _end(self, topic_id: str, partition: int) -> int:
+        """An offset behind which a batch of ours that is yet to be sent will lie."""
+        found = self._ends.get((topic_id, partition))
+        if found is None:
+            for each in self._connection.ask("offsets", topic_id=topic_id):
+                self._ends.setdefault((topic_id, each[0]), each[2])
+            found = self._ends.setdefault((topic_id, partition), 0)
+        return found
+
+    def _take(self, client: flight.FlightClient, key: Key) -> _Stream | None:
+        with self._mutex:
+            for i in range(len(self._idle) - 1, -1, -1):
+                if self._idle[i].client is client and self._idle[i].key == key:
+                    return self._idle.pop(i)
+        return None
+
+    def _give(self, stream: _Stream) -> None:
+        stream.used_at = time.monotonic()
+        with self._mutex:
+            self._idle.append(stream)
+
+    def sweep(self, idle_s: float = _IDLE_S) -> None:
+        """Closes those that nobody has used for a while."""
+        before = time.monotonic() - idle_s
+        with self._mutex:
+            old = [each for each in self._idle if each.used_at <= before]
+            self._idle = [each for each in self._idle if each.used_at > before]
+        for each in old:
+            each.close()
+
+    def close(self) -> None:
+        self.sweep(idle_s=-1.0)
+
+
+class RemoteLog:
+    """One partition, as topics append to it."""
+
+    def __init__(self, streams: Streams, topic_id: str, partition: int) -> None:
+        self._streams, self._topic_id, self._partition = streams, topic_id, partition
+
+    def append(self, request: Append) -> None:
+        """See `jjq.log.partition.PartitionLog.append`."""
+        about: dict[str, Any] = {"partition": self._partition, "among": request.among}
+        if request.stamps is not None:
+            about["stamps"] = list(request.stamps)
+        told = self._streams.append((self._topic_id, request.version), _batch(request), about)
+        request.offset = told["start"]
+        request.timestamp = told["timestamp"] if request.stamps is None else request.stamps[0]
+
+    def append_value(self, version: int, value: bytes, among: int = 0) -> tuple[int, int]:
+        """See `jjq.log.partition.PartitionLog.append_value`."""
+        batch = pa.RecordBatch.from_arrays([_NO_KEY, _NO_HEADERS, pa.array([value], pa.binary())], schema=_PLAIN)
+        about = {"partition": self._partition, "among": among}
+        told = self._streams.append((self._topic_id, version), batch, about)
+        return told["start"], told["timestamp"]
+
+
+def _batch(request: Append) -> pa.RecordBatch:
+    if request.batch is not None:
+        return request.batch
+    rows = request.rows
+    keys = pa.nulls(rows, pa.binary()) if request.keys.count(None) == rows else pa.array(request.keys, pa.binary())
+    headers = null_headers(rows) if request.headers is None else headers_array(request.headers).cast(HEADERS)
+    return pa.RecordBatch.from_arrays([keys, headers, pa.array(request.values, pa.binary())], schema=_PLAIN)

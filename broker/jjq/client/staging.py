@@ -1,0 +1,83 @@
+"""A stage that the broker writes: what is added goes there by DoPut, a commit takes it later."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from jjq import wire
+from jjq.errors import InvalidArgument
+from jjq.model import StagedFile
+from jjq.schema import to_table
+from jjq.staging import Stage
+
+if TYPE_CHECKING:
+    from jjq.client.store import RemoteStore
+    from jjq.topic import Topic
+
+_MESSAGE_BYTES = 4 << 20  # of a large table a piece at a time
+
+
+class RemoteStage(Stage):
+    """See `jjq.staging.Stage`. A broker that was started anew has lost what was written: then `finish` raises."""
+
+    def __init__(self, store: RemoteStore, default_partition: int = 0, owner: tuple[str, int] | None = None) -> None:
+        self._remote = store
+        self._default = default_partition
+        self._owner = owner
+        self._handle = next(store.handle_numbers)
+        self._writes = 0
+        self._finished = False
+
+    def write(
+        self, topic: Topic | str, data: Any, *, partition: int | None = None, key: str | None = None,
+        keys: pa.Array | pa.ChunkedArray | None = None, headers: pa.Array | pa.ChunkedArray | None = None,
+        timestamps: pa.Array | pa.ChunkedArray | None = None,
+    ) -> None:  # fmt: skip
+        if self._finished:
+            raise InvalidArgument("the stage is finished; begin another one")
+        table = to_table(data)
+        target = self._remote.topic(topic) if isinstance(topic, str) else topic
+        for name, column in ((wire.KEYS, keys), (wire.HEADERS, headers), (wire.TIMESTAMPS, timestamps)):
+            if column is not None:
+                table = table.append_column(name, column)
+        about = {
+            "session": self._remote.connection.session, "handle": self._handle, "number": self._writes,
+            "topic_id": target.id, "partition": partition, "key": key, "default_partition": self._default,
+            "owner": self._owner,
+        }  # fmt: skip
+        descriptor = flight.FlightDescriptor.for_command(wire.encode({"stage": about}))
+        rows = max(1, int(_MESSAGE_BYTES / max(1.0, table.nbytes / max(1, len(table)))))
+        connection = self._remote.connection
+
+        def act(client: flight.FlightClient, _: bool) -> None:
+            writer, reader = client.do_put(descriptor, table.schema, connection.options())
+            try:
+                for batch in table.to_batches(rows):
+                    writer.write_batch(batch)
+                writer.done_writing()
+                told = reader.read()
+            except (flight.FlightError, pa.ArrowException, OSError):
+                writer.close()  # which says what it was, where that is known
+                raise
+            writer.close()
+            if told is None:
+                raise flight.FlightUnavailableError("the broker ended the stream")
+
+        connection.persist(act, safe=False)
+        self._writes += 1
+
+    def finish(self) -> list[StagedFile]:
+        if self._writes:
+            files = self._remote.connection.act("stage_finish", once=True, handle=self._handle, writes=self._writes)
+        else:
+            files = []
+        self._finished = True
+        return [StagedFile.from_json(each) for each in files]
+
+    def abandon(self) -> None:
+        self._finished = True
+        if self._writes:
+            self._remote.connection.tell("close_handle", handle=self._handle)

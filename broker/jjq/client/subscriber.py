@@ -1,0 +1,230 @@
+"""A subscriber behind a broker.
+
+The handle has its like in the broker, which does the work. Where polling is, is kept here: a broker that was started anew is
+told, and polls on from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any
+
+from jjq import wire
+from jjq.catalog.rows import SubscriberRow
+from jjq.errors import StoreClosed, SubscriberBusy
+from jjq.model import PartitionLag, Record
+from jjq.subscriber import Subscriber
+from jjq.values import timeout_s, whole
+
+if TYPE_CHECKING:
+    from jjq.client.store import RemoteStore
+    from jjq.topic import Topic
+
+_AHEAD = 500  # records that an iteration asks for at once
+
+
+class RemoteSubscriber(Subscriber):
+    """See `jjq.subscriber.Subscriber`."""
+
+    def __init__(self, store: RemoteStore, topic: Topic, row: SubscriberRow) -> None:
+        self._remote, self._topic, self._row = store, topic, row
+        self._handle = next(store.handle_numbers)
+        self.skipped = 0
+        self._skipped_before = 0  # by handles of the broker that are gone
+        self._closed = False
+        self._mutex = threading.RLock()
+        self._consumer = threading.Lock()  # held during a poll or a step of an iterator
+        self._fetching = threading.Lock()
+        self._iterating: int | None = None
+        self._ahead: deque[Record] = deque()  # polled by the broker, and not yet given out
+        self._fetched: dict[int, tuple[int, int]] = {}  # where polling is there
+        self._taken: dict[int, tuple[int, int]] = {}  # and here
+        self._polls = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "polling" if self._polls else "open"
+        return f"<Subscriber {self.name!r} of topic {self._topic.name!r} {state}>"
+
+    def _act(self, name: str, wait_s: float = 0.0, **args: Any) -> Any:
+        self._check_open()
+        places = [[partition, *place] for partition, place in self._fetched.items()]
+        about = [self._row.name, self._row.id, self._row.topic_id]
+        try:
+            return self._remote.connection.act(
+                name, wait_s=wait_s, handle=self._handle, subscriber=about, places=places, **args
+            )
+        except StoreClosed:
+            self._check_open()  # by this process: it says so in our words
+            raise
+
+    # --- one record at a time, shared --------------------------------------------------------------------------------
+
+    def pop(self, timeout: float | None = 0.0) -> Record | None:
+        record = self._single("pop", timeout_s(timeout))
+        if record is not None:
+            with self._mutex:  # what was popped here is not to be polled here again
+                self._ahead = deque(
+                    each for each in self._ahead if each.partition != record.partition or each.offset > record.offset
+                )
+        return record
+
+    def peek(self, timeout: float | None = 0.0) -> Record | None:
+        return self._single("peek", timeout_s(timeout))
+
+    def _single(self, name: str, seconds: float | None) -> Record | None:
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            wait = self._remote.connection.wait_s(left)
+            told = self._act(name, wait, timeout=wait)
+            self._learn_skipped(told["skipped"])
+            if told["records"]:
+                return wire.unpack_records(told["records"])[0]
+            if left is not None and left <= wait:
+                return None
+
+    def _learn_skipped(self, there: int) -> None:
+        if there < self.skipped - self._skipped_before:  # another handle of the broker than before
+            self._skipped_before = self.skipped
+        self.skipped = self._skipped_before + there
+
+    # --- many records, for one consumer ------------------------------------------------------------------------------
+
+    def poll(self, max_records: int = 500, timeout: float | None = 0.0) -> list[Record]:
+        most, seconds = whole(max_records, "max_records", 1), timeout_s(timeout)
+        with self._consuming():
+            if not self._ahead:
+                self._fetch(most, seconds)
+            with self._mutex:
+                return [self._take_locked() for _ in range(min(most, len(self._ahead)))]
+
+    def _fetch(self, most: int, seconds: float | None) -> None:
+        """Has records ahead, if there are any in time."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            wait = self._remote.connection.wait_s(left)
+            if self._fetch_once(most, wait) or (left is not None and left <= wait):
+                return
+
+    def _fetch_once(self, most: int, wait: float) -> bool:
+        with self._fetching:  # a wait that was cancelled may still be at it
+            if not self._ahead:
+                told = self._act("poll", wait, max_records=most, timeout=wait)
+                with self._mutex:
+                    self._polls = True
+                    self._learn_skipped(told["skipped"])
+                    self._fetched = {partition: (offset, lineage) for partition, offset, lineage in told["places"]}
+                    self._ahead.extend(wire.unpack_records(told["records"]))
+                    if not self._ahead:
+                        self._taken = dict(self._fetched)
+            return bool(self._ahead)
+
+    def _take_locked(self) -> Record:
+        record = self._ahead.popleft()
+        if self._ahead:
+            self._taken[record.partition] = (record.offset + 1, self._fetched[record.partition][1])
+        else:
+            self._taken = dict(self._fetched)
+        return record
+
+    def __iter__(self) -> Iterator[Record]:
+        self._check_open()
+        return self._records()
+
+    def _records(self) -> Iterator[Record]:
+        with self._consuming():
+            self._iterating = threading.get_ident()
+        try:
+            while True:
+                with self._consuming():
+                    if not self._ahead:
+                        self._fetch(_AHEAD, None)
+                    with self._mutex:
+                        record = self._take_locked()
+                yield record
+        finally:
+            self._iterating = None
+
+    def __aiter__(self) -> AsyncIterator[Record]:
+        self._check_open()
+        return self._records_async()
+
+    async def _records_async(self) -> AsyncIterator[Record]:
+        with self._consuming():
+            self._iterating = threading.get_ident()
+        try:
+            while True:
+                with self._consuming():
+                    while not self._ahead:
+                        # What a wait that is cancelled has found stays ahead.
+                        await asyncio.wrap_future(
+                            self._remote.executor.submit(self._fetch_once, _AHEAD, self._remote.connection.wait_s(None))
+                        )
+                    with self._mutex:
+                        self._check_open()
+                        record = self._take_locked()
+                yield record
+        finally:
+            self._iterating = None
+
+    def commit(self) -> None:
+        with self._mutex:
+            if not self._taken:
+                self._check_open()
+                return
+            taken = [[partition, *place] for partition, place in self._taken.items()]
+            self._act("commit_polled", taken=taken)
+
+    @contextlib.contextmanager
+    def _consuming(self) -> Iterator[None]:
+        iterating = self._iterating
+        if (iterating is not None and iterating != threading.get_ident()) or not self._consumer.acquire(blocking=False):
+            raise SubscriberBusy(
+                f"another thread polls subscriber {self.name!r} through this handle; one at a time can, pop is for many"
+            )
+        try:
+            self._check_open()
+            yield
+        finally:
+            self._consumer.release()
+
+    # --- moving ------------------------------------------------------------------------------------------------------
+
+    def seek(self, start: Any) -> None:
+        told = self._act("seek", start=wire.pack_start(start))
+        with self._mutex:
+            moved = {partition: (offset, lineage) for partition, offset, lineage in told}
+            self._ahead = deque(each for each in self._ahead if each.partition not in moved)
+            if self._fetched:
+                self._fetched.update(moved)
+                self._taken.update(moved)
+
+    def positions(self) -> dict[int, int]:
+        return dict(self._act("positions"))
+
+    def lag(self) -> list[PartitionLag]:
+        return [PartitionLag(**each) for each in self._act("lag")]
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def sleep(self) -> None:
+        self._act("sleep")
+
+    def wakeup(self) -> None:
+        self._act("wakeup")
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._remote.connection.tell("close_handle", handle=self._handle)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"this handle of subscriber {self.name!r} was closed; get another with store.subscriber")
+        self._remote.check_open()

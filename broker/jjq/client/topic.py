@@ -1,0 +1,209 @@
+"""A topic behind a broker. What is pushed is checked and given its partition here, as in an embedded store."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from jjq import objects, wire
+from jjq.catalog.rows import TopicRow
+from jjq.client.connection import Connection, known_error
+from jjq.errors import InvalidArgument, StoreError
+from jjq.log.projection import output_schema
+from jjq.log.sealed import BATCH_BYTES
+from jjq.model import PartitionOffsets, Position, Record, SegmentInfo, Slice
+from jjq.records import to_records
+from jjq.schema import RAW
+from jjq.topic import Headers, Timestamp, Topic
+from jjq.values import MOST, whole
+from jjq.wire import Ticket
+
+if TYPE_CHECKING:
+    from jjq.client.store import RemoteStore
+
+_READ_METADATA = ("_partition", "_offset", "_timestamp", "_key", "_headers")
+
+
+class RemoteTopic(Topic):
+    """A handle of one topic of a `RemoteStore`."""
+
+    _store: RemoteStore
+
+    def __init__(self, store: RemoteStore, row: TopicRow) -> None:
+        self._store = store
+        self._next_partition = itertools.count()
+        self._mutex = threading.Lock()
+        self._bound = None  # the broker holds it
+        self._take(row)
+
+    def refresh(self) -> None:
+        self._take(self._store.topic_row(self.id))
+
+    def catch_up(self) -> None:
+        self.refresh()
+
+    def directory(self, partition: int) -> Path:
+        raise InvalidArgument(f"topic {self.name!r} is behind a broker: its files are not here")
+
+    @property
+    def reader(self) -> Any:
+        return self._planner
+
+    @property
+    def _planner(self) -> RemoteReader:
+        return RemoteReader(self._store.connection, self.id, self.name)
+
+    def push_file(
+        self, source: objects.Source, value: Any = None, *, key: bytes | str | None = None, headers: Headers = None,
+        timestamp: Timestamp = None, partition: int | None = None,
+    ) -> Position:  # fmt: skip
+        raise InvalidArgument(
+            "big objects are pushed where the store's directory is; over the network, keep the file elsewhere and push where "
+            "it is"
+        )
+
+    # --- offsets -----------------------------------------------------------------------------------------------------
+
+    def offsets(self) -> list[PartitionOffsets]:
+        return [PartitionOffsets(*each) for each in self._ask("offsets")]
+
+    def offset_for_timestamp(self, ts_us: int) -> dict[int, int | None]:
+        whole(ts_us, "a timestamp in microseconds", -MOST)
+        return dict(self._ask("offset_for_timestamp", ts_us=ts_us))
+
+    def resolve(self, position: Any, *, end: bool = False, partitions: Sequence[int] | None = None) -> dict[int, int]:
+        chosen = None if partitions is None else list(partitions)
+        return dict(self._ask("resolve", position=wire.pack_start(position), end=end, partitions=chosen))
+
+    def _ask(self, name: str, **args: Any) -> Any:
+        return self._store.connection.ask(name, topic_id=self.id, **args)
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def plan(self, partition: int, start: int, end: int, lineage: int | None = None, *, skip_lost: bool = False,
+             ) -> list[Slice]:  # fmt: skip
+        """Slices that together are the offsets `[start, end)` of a partition; of no file, since those are not here."""
+        return self._planner.plan(partition, start, end, lineage=lineage, skip_lost=skip_lost)
+
+    def read(
+        self, start: Any = "earliest", end: Any = "latest", columns: Sequence[str] | None = None,
+        metadata: Sequence[str] | None = None, partitions: Sequence[int] | None = None,
+    ) -> pa.RecordBatchReader:  # fmt: skip
+        if isinstance(columns, str) or isinstance(metadata, str):
+            self.select(columns), self.check_metadata(metadata or ())  # either raises
+        given: dict[str, Any] = {
+            "topic_id": self.id, "start": wire.pack_start(start), "end": wire.pack_start(end),
+            "columns": None if columns is None else list(columns),
+            "metadata": None if metadata is None else list(metadata),
+            "partitions": None if partitions is None else list(partitions),
+        }  # fmt: skip
+        connection = self._store.connection
+        descriptor = flight.FlightDescriptor.for_command(wire.encode(given))
+        info = connection.persist(lambda client, _: client.get_flight_info(descriptor, connection.options(60.0)))
+        schema, ticket = info.schema, Ticket.unpack(info.endpoints[0].ticket.ticket)
+        return pa.RecordBatchReader.from_batches(schema, read_ticket(connection, ticket, schema))
+
+    def records(self, slices: Sequence[Slice]) -> Iterator[Record]:
+        user = RAW if self.schema is None else self.schema
+        ticket = Ticket(self.id, wire.ranges_of(slices), user, _READ_METADATA, BATCH_BYTES)
+        for batch in read_ticket(self._store.connection, ticket, output_schema(user, _READ_METADATA)):
+            yield from to_records(self.name, batch, self.schema is None)
+
+    # --- what there is -----------------------------------------------------------------------------------------------
+
+    def segments(self, partition: int | None = None) -> list[SegmentInfo]:
+        """Every segment, by partition and offset. `path` is relative to the broker's store."""
+        return [SegmentInfo(**each) for each in self._ask("segments", partition=partition)]
+
+    def describe(self) -> dict[str, Any]:
+        self.refresh()
+        found: dict[str, Any] = self._ask("describe")
+        return found
+
+    @property
+    def paused(self) -> bool:
+        return bool(self._ask("topic_is_paused"))
+
+
+class RemoteReader:
+    """What the parts of a store that plan reads ask of a topic's reader: see `jjq.log.reader.LogReader`."""
+
+    def __init__(self, connection: Connection, topic_id: str, name: str) -> None:
+        self._connection, self._topic_id, self._name = connection, topic_id, name
+
+    def plan(
+        self, partition: int, start: int, end: int, *, lineage: int | None = None, skip_lost: bool = False
+    ) -> list[Slice]:
+        found = self._connection.ask(
+            "plan",
+            topic_id=self._topic_id,
+            partition=partition,
+            start=start,
+            end=end,
+            lineage=lineage,
+            skip_lost=skip_lost,
+        )
+        return [Slice(self._topic_id, self._name, *each) for each in found]
+
+    def seek_time(self, partition: int, ts: int) -> int | None:
+        found = dict(self._connection.ask("offset_for_timestamp", topic_id=self._topic_id, ts_us=ts))
+        offset: int | None = found[partition]
+        return offset
+
+    def check_lineage(self, partition: int, offset: int, lineage: int) -> int | None:
+        found: int | None = self._connection.ask(
+            "check_lineage", topic_id=self._topic_id, partition=partition, offset=offset, lineage=lineage
+        )
+        return found
+
+    def within(self, slices: Sequence[Slice], since: int, until: int) -> list[Slice]:
+        """All of them: what the files know of their times is in the broker."""
+        return list(slices)
+
+    def where(self, slices: Sequence[Slice], tests: Sequence[Any]) -> list[Slice]:
+        """All of them, as `within`."""
+        return list(slices)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def read_ticket(connection: Connection, ticket: Ticket, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The batches of a ticket. When the connection breaks amid them, the rest is fetched by another one."""
+    rows, total = 0, sum(each.end - each.start for each in ticket.ranges)
+    while rows < total:
+        left = ticket.after(rows)
+
+        def begin(client: flight.FlightClient, _: bool, left: Ticket = left) -> tuple[Any, flight.FlightClient, Any]:
+            stream = client.do_get(flight.Ticket(left.pack()), connection.options())
+            return stream, client, _next(stream)  # the first batch: before it, nothing is known to work
+
+        stream, client, batch = connection.persist(begin)
+        while batch is not None:
+            # As it was asked for: what a broker says may differ in the nullability of a field.
+            yield batch if batch.schema == schema else batch.cast(schema)
+            rows += batch.num_rows
+            try:
+                batch = _next(stream)
+            except (flight.FlightError, pa.ArrowException, OSError) as error:
+                known = known_error(error)
+                if known is not None:
+                    raise known from None
+                connection.lose(client)
+                break
+        else:
+            if rows < total:
+                raise StoreError(f"the broker sent {rows:,} rows of {total:,}, and said that this was all")
+
+
+def _next(stream: flight.FlightStreamReader) -> pa.RecordBatch | None:
+    try:
+        return stream.read_chunk().data
+    except StopIteration:
+        return None

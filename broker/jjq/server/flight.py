@@ -1,0 +1,228 @@
+"""The Flight front: a store over Arrow Flight. Every request is taken apart, is one call of the store, and its answer packed.
+
+`flight_calls.py` and `flight_consuming.py` have the actions, `flight_streams.py` what is read and written as batches,
+`flight_sessions.py` what is kept for a client.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from jjq import wire
+from jjq.errors import Forbidden, InvalidArgument, JjqError, StoreClosed, Unauthorized
+from jjq.server import flight_consuming  # noqa: F401 - its actions register themselves
+from jjq.server.flight_calls import ACTIONS, Call, Served, arguments, report, run
+from jjq.server.flight_sessions import unknown
+from jjq.server.flight_streams import plan_read, put, read
+from jjq.server.guard import Guard
+from jjq.server.settings import ServerSettings
+from jjq.store import Store
+from jjq.values import shown, whole
+
+_TOKEN = "token"  # noqa: S105 - the name of the middleware that carries it
+_KINDS = {Unauthorized: flight.FlightUnauthenticatedError, Forbidden: flight.FlightUnauthorizedError}
+_CUT_S = 5.0  # what requests take to end once their connections are cut
+# An error in one of these goes to the client as pyarrow writes it, with a traceback and paths of this machine, whatever kind of
+# error it is. So they are refused before they are begun.
+_NOT_SERVED = {
+    flight.FlightMethod.GET_SCHEMA: "ask GetFlightInfo, whose answer has the schema",
+    flight.FlightMethod.DO_EXCHANGE: "there is no DoExchange here; ListActions names what there is",
+}
+log = logging.getLogger("jjq.server")
+
+
+class FlightFront:
+    """Serves a store over Flight until it is stopped."""
+
+    def __init__(self, store: Store, settings: ServerSettings, guard: Guard) -> None:
+        self._store, self._settings, self._guard = store, settings, guard
+        self._served: Served | None = None
+        self._server: _Server | None = None
+
+    def __repr__(self) -> str:
+        return f"<FlightFront {'off' if self._server is None else f'on port {self._server.port}'}>"
+
+    def start(self) -> int:
+        """Binds and serves, in threads of its own; the port listened on. Raises InvalidArgument where it cannot."""
+        settings = self._settings
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        tls: dict[str, Any] = {}
+        if settings.tls_cert is not None and settings.tls_key is not None:
+            tls["tls_certificates"] = [(settings.tls_cert.read_bytes(), settings.tls_key.read_bytes())]
+            if settings.tls_client_ca is not None:
+                tls |= {"verify_client": True, "root_certificates": settings.tls_client_ca.read_bytes()}
+        served = Served(self._store, settings, self._guard)
+        try:
+            self._server = _Server(f"grpc{'+tls' if tls else ''}://{host}:{settings.flight_port}", served, tls)
+        except (pa.ArrowException, OSError) as error:
+            served.sessions.close()
+            raise InvalidArgument(
+                f"cannot serve Flight on {settings.host}:{settings.flight_port}: {error}; is the port taken?"
+            ) from error
+        self._served = served
+        return int(self._server.port)
+
+    def stop(self, grace: float) -> None:
+        """Takes nothing new; what waits is told to come again, what runs has `grace` seconds. A second stop is quiet."""
+        server, self._server = self._server, None
+        if server is None or self._served is None:
+            return
+        self._served.stopping = True
+        self._served.sessions.close()
+        # It returns when the last request has ended, and one of a client that says nothing never does.
+        port = int(server.port)
+        ending = threading.Thread(target=server.shutdown, name="jjq-flight-stop", daemon=True)
+        ending.start()
+        ending.join(grace)
+        if ending.is_alive():
+            log.warning("some Flight clients did not end within %.1f s; they are cut off", grace)
+            _cut_off(port)
+            ending.join(_CUT_S)
+
+
+def _refuse() -> None:
+    raise unknown()
+
+
+def _cut_off(port: int) -> None:
+    """Ends the connections to a port of this process. pyarrow's server has no way to do that, and this process could not even
+    end while one is open."""
+    with contextlib.suppress(FileNotFoundError):  # no procfs
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as found:
+                if found.family in (socket.AF_INET, socket.AF_INET6) and found.getsockname()[1] == port:
+                    found.getpeername()  # raises for the one that listens
+                    found.shutdown(socket.SHUT_RDWR)
+
+
+class _TokenOf(flight.ServerMiddleware):  # type: ignore[misc] # pyarrow has no types
+    def __init__(self, token: str | None) -> None:
+        self.token = token
+
+
+class _Tokens(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Takes the token from a call's headers. Whose it is, is asked where errors can be answered in full."""
+
+    def start_call(self, info: Any, headers: dict[str, list[Any]]) -> _TokenOf:
+        if info.method in _NOT_SERVED:
+            raise flight.FlightServerError(_NOT_SERVED[info.method])
+        given = next(iter(headers.get(wire.TOKEN_HEADER, [])), "")
+        text = given.decode(errors="replace") if isinstance(given, bytes) else str(given)
+        return _TokenOf(text.removeprefix("Bearer ").strip() or None)
+
+
+class _Server(flight.FlightServerBase):  # type: ignore[misc]
+    def __init__(self, location: str, served: Served, tls: dict[str, Any]) -> None:
+        self._served = served
+        super().__init__(location, middleware={_TOKEN: _Tokens()}, **tls)
+
+    def _call(self, context: flight.ServerCallContext) -> Call:
+        if self._served.stopping:
+            raise flight.FlightUnavailableError("the broker is stopping")
+        token = context.get_middleware(_TOKEN)
+        return Call(self._served, self._served.guard.caller(None if token is None else token.token))
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Errors as Flight's, with what is known of them as JSON: never a traceback, nor a path of this machine."""
+        try:
+            yield
+        except JjqError as error:
+            if self._served.stopping and isinstance(error, StoreClosed):
+                raise flight.FlightUnavailableError("the broker is stopping") from None
+            packed = report(error, self._served)
+            kind = _KINDS.get(type(error), flight.FlightServerError)
+            raise kind(packed["message"], extra_info=wire.encode(packed)) from None
+        except flight.FlightError:
+            raise
+        except Exception:
+            log.exception("a request by Flight failed")
+            said = JjqError("the broker failed at this, for a reason that its log tells")
+            raise flight.FlightInternalError(said.message, extra_info=wire.encode(report(said, self._served))) from None
+
+    # --- what Flight asks --------------------------------------------------------------------------------------------
+
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
+        with self._translated():
+            call = self._call(context)
+            body = wire.decode(action.body) if action.body.size else {}
+            return [flight.Result(wire.encode(self._act(call, action.type, body)))]
+
+    def _act(self, call: Call, name: str, body: Any) -> Any:
+        """The body is the action's arguments, or `args` with `session`, `id` of the request and the like beside them."""
+        if not isinstance(body, dict):
+            raise InvalidArgument(f"the body of {name} is an object, not {shown(body)}")
+        if "args" not in body:
+            return run(name, call, body)
+        session = body.get("session")
+        if session is None:
+            return run(name, call, body["args"])
+        if not isinstance(session, str):
+            raise InvalidArgument("session is a text of the client's own, as random as can be")
+        sessions = self._served.sessions
+        call.session = sessions.get(session, call.caller.name)
+        if name == "close_session":
+            return run(name, call, body["args"])
+        with call.session.busy():
+            if body.get("id") is None:
+                return run(name, call, body["args"])
+            number, done = whole(body["id"], "id"), whole(body.get("done", 0), "done")
+            refuse = body.get("once") and sessions.doubtful(call.session, body)
+            return call.session.once(
+                number, done, lambda: run(name, call, body["args"]), instead=_refuse if refuse else None
+            )
+
+    def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
+        with self._translated():
+            self._call(context)
+            return [
+                (name, f"({', '.join(arguments(each))}) {' '.join((each.__doc__ or '').split())}".strip())
+                for name, each in ACTIONS.items()
+            ]
+
+    def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
+        with self._translated():
+            call = self._call(context)
+            found = [each.name for each in call.store.topics() if call.can("read", each.name)]
+            return iter([self._info(call, flight.FlightDescriptor.for_path(name)) for name in found])
+
+    def get_flight_info(
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
+    ) -> flight.FlightInfo:
+        with self._translated():
+            return self._info(self._call(context), descriptor)
+
+    def _info(self, call: Call, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
+        schema, ticket = plan_read(call, descriptor)
+        rows = sum(each.end - each.start for each in ticket.ranges)
+        # No location: it is to be had where it was asked for.
+        return flight.FlightInfo(schema, descriptor, [flight.FlightEndpoint(ticket.pack(), [])], rows, -1)
+
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
+        with self._translated():
+            schema, batches = read(self._call(context), wire.Ticket.unpack(ticket.ticket))
+            return flight.GeneratorStream(schema, self._each(batches))
+
+    def _each(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        while True:
+            with self._translated():
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+
+    def do_put(
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter,
+    ) -> None:  # fmt: skip
+        with self._translated():
+            put(self._call(context), descriptor, reader, writer)

@@ -1,0 +1,82 @@
+"""Appending what came by Flight: columns, valid as Arrow says, that are still to fit the topic and its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from jjq import pushing
+from jjq.errors import InvalidArgument
+from jjq.log.requests import Append, MorePartitions
+from jjq.schema import HEADERS, RAW, SYSTEM_FIELDS, cast, conform, headers_size, longest, physical
+from jjq.topic import Topic
+
+_SINGLES = 256  # of so many values a message is made by a template, several times as fast as by pyarrow
+_PLAIN = physical(None).remove(0)
+
+
+def check_batch(batch: pa.RecordBatch) -> None:
+    """Raises InvalidArgument unless what a client sent can be read without harm: its offsets and texts are its own word."""
+    try:
+        batch.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise InvalidArgument(f"the batch is damaged: {error}; send it again") from error
+
+
+def append(
+    topic: Topic, place: int, among: int, batch: pa.RecordBatch, stamps: Sequence[int] | None, max_record_bytes: int,
+    mark: tuple[bytes, int] | None,
+) -> tuple[int, int]:  # fmt: skip
+    """Appends `_key`, `_headers` and the topic's own columns to the partition that the client chose among so many (0: that
+    does not matter), as a message with the client's mark; returns the offset and timestamp of the first.
+
+    Raises MorePartitions when the client is to choose again, and what `Topic.push_many` raises.
+    """
+    topic.check_partition(place)
+    missing = [name for name in ("_key", "_headers") if name not in batch.schema.names]
+    if missing:
+        raise InvalidArgument(f"the batch has no column {missing[0]}; it may be null in every row")
+    if not batch.num_rows:
+        raise InvalidArgument("the batch has no rows")
+    request = _request(topic, batch, stamps, min(topic.config.max_record_bytes, max_record_bytes))
+    if mark is not None:
+        request.producer, request.sequence = mark
+    appended = topic.append_all({place: request}, among)
+    if appended is None:
+        raise MorePartitions
+    stamp = appended[0].timestamp
+    assert stamp is not None  # it was appended a moment ago
+    return appended[0].start, stamp
+
+
+def _plain(
+    topic: Topic, keys: list[bytes | None], values: list[bytes | None], stamps: Sequence[int] | None, limit: int
+) -> Append:
+    """What most small batches are: the checks that are for columns would take longer than to append it."""
+    for key, value in zip(keys, values, strict=True):
+        topic.check_size(len(value or b"") + len(key or b""), limit, "the record")
+    return pushing.request(topic, values, keys, None, stamps)
+
+
+def _request(topic: Topic, batch: pa.RecordBatch, stamps: Sequence[int] | None, limit: int) -> Append:
+    if topic.schema is None and batch.num_rows <= _SINGLES and batch.schema.equals(_PLAIN):
+        keys, headers, values = batch.columns
+        if headers.null_count == len(headers):
+            return _plain(topic, keys.to_pylist(), values.to_pylist(), stamps, limit)
+    topic.check_size(batch.nbytes, topic.config.max_batch_bytes, "the batch")
+    keys = cast(batch.column("_key"), pa.binary(), "_key")
+    headers = cast(batch.column("_headers"), HEADERS, "_headers")
+    own = pa.Table.from_batches([batch]).drop_columns(["_key", "_headers"])
+    user = topic.retry_schema(lambda: conform(own, RAW if topic.schema is None else topic.schema))
+    for name, column in zip(user.schema.names, user.columns, strict=True):
+        topic.check_size(longest(column), limit, f"a value of column {name!r}")
+    topic.check_size(longest(keys), limit, "a key")
+    if headers.null_count < len(headers):
+        long = max(headers_size([(each["key"], each["value"]) for each in row or ()]) for row in headers.to_pylist())
+        topic.check_size(long, limit, "the headers of a record")
+    body = pa.RecordBatch.from_arrays(
+        [keys, headers, *(each.combine_chunks() for each in user.columns)],
+        schema=pa.schema([*SYSTEM_FIELDS[1:], *user.schema]),
+    )
+    return Append(topic.schema_version, batch=body, stamps=topic.stamps(stamps, body.num_rows), size=body.nbytes + 400)

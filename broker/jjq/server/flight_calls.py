@@ -1,0 +1,458 @@
+"""The actions of the Flight front on topics, writers and the store: each is one call of the store. Those of consumers are in
+`flight_consuming.py`."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+import jjq
+from jjq import wire
+from jjq.catalog.rows import TopicRow, staged_segment
+from jjq.errors import (
+    DamagedSegment,
+    Forbidden,
+    InvalidArgument,
+    JjqError,
+    StagedFileMissing,
+    StoreError,
+    TopicDeleted,
+)
+from jjq.log.check import check_segment
+from jjq.log.format import NO_TS
+from jjq.model import SegmentInfo, StagedFile
+from jjq.server.flight_sessions import SILENCE_S, Session, Sessions
+from jjq.server.guard import NEEDS, Caller, Guard
+from jjq.server.settings import ServerSettings
+from jjq.staging import Stage
+from jjq.store import Store
+from jjq.topic import Topic
+from jjq.values import shown, whole
+
+_TOPICS = 4096  # handles of topics that are kept,
+_FRESH_S = 2.0  # and how long: others may alter a topic's limits
+_STAGED = 100_000
+Action = Callable[..., Any]
+ACTIONS: dict[str, Action] = {}
+
+
+def action(function: Action) -> Action:
+    """Makes a function an action of its name. Its arguments are those of the message, by name."""
+    ACTIONS[function.__name__] = function
+    return function
+
+
+class Served:
+    """A store as the Flight front serves it, to all callers."""
+
+    def __init__(self, store: Store, settings: ServerSettings, guard: Guard) -> None:
+        self.store, self.settings, self.guard = store, settings, guard
+        self.sessions = Sessions(settings.max_connections)
+        self.stopping = False
+        self._topics: dict[str, tuple[Topic, float]] = {}  # and when it was made
+        self._staged: dict[str, StagedFile] = {}
+
+    def topic_by_id(self, topic_id: object) -> Topic:
+        """A handle of the topic, kept among calls; raises TopicDeleted."""
+        if not isinstance(topic_id, str):
+            raise InvalidArgument(f"topic_id is the id of a topic, not {shown(topic_id)}")
+        found, made_at = self._topics.get(topic_id, (None, 0.0))
+        if found is None or time.monotonic() - made_at > _FRESH_S:
+            row = self.store.catalog.topic_by_id(topic_id)
+            if row is None:
+                raise TopicDeleted(
+                    f"the topic (id {shown(topic_id)}) was deleted; get it again with store.topic(name)",
+                    topic_id=topic_id,
+                )
+            if len(self._topics) >= _TOPICS:
+                self._topics.clear()
+            found = self.store._topic(row)
+            self._topics[topic_id] = found, time.monotonic()
+        return found
+
+    def remember(self, files: Sequence[StagedFile]) -> None:
+        """What this broker has staged, it need not look at again when it is committed."""
+        self._staged |= {each.uuid: each for each in files}
+        while len(self._staged) > _STAGED:
+            del self._staged[next(iter(self._staged))]
+
+    def check_staged(self, file: StagedFile) -> None:
+        """That a file holds what a client says of it: its rows get offsets by that. Raises StagedFileMissing."""
+        if self._staged.get(file.uuid) == file:
+            return
+        directory = self.store.partition_dir(file.topic_id, file.partition)
+        try:
+            check_segment(
+                directory,
+                file.topic_id,
+                file.partition,
+                staged_segment(file, 0, NO_TS, 0),
+                self.store.facts(file.topic_id),
+            )
+        except FileNotFoundError:
+            pass  # committed before, or gone: the commit looks
+        except (DamagedSegment, pa.ArrowException) as error:
+            raise StagedFileMissing(
+                f"the staged file {file.uuid} is not what was staged; write the batch again"
+            ) from error
+
+    def forget(self, topic_id: str) -> None:
+        """Its settings were changed."""
+        self._topics.pop(topic_id, None)
+
+
+@dataclasses.dataclass(slots=True)
+class Call:
+    """One request: who asks, and of what."""
+
+    served: Served
+    caller: Caller
+    session: Session | None = None
+
+    @property
+    def store(self) -> Store:
+        return self.served.store
+
+    def may(self, operation: str, topic: str | None) -> None:
+        """Raises Forbidden unless the caller may do that; what changes more than records is written down."""
+        needed = NEEDS[operation]
+        self.caller.may(needed, topic)
+        if needed == "admin":
+            self.served.guard.audit(self.caller, operation, topic)
+
+    def can(self, operation: str, topic: str | None) -> bool:
+        try:
+            self.caller.may(NEEDS[operation], topic)
+        except Forbidden:
+            return False
+        return True
+
+    def topic(self, operation: str, topic_id: object) -> Topic:
+        """The topic of that id, on which the caller may do that."""
+        found = self.served.topic_by_id(topic_id)
+        self.may(operation, found.name)
+        return found
+
+    def named(self, operation: str, name: Any) -> Topic:
+        """The topic of that name. Who may not see it is not told whether it is there."""
+        if isinstance(name, str):
+            self.may(operation, name)
+        return self.store.topic(name)
+
+    def own_session(self) -> Session:
+        if self.session is None:
+            raise InvalidArgument("this action needs a session: a text of the client's own, as random as can be")
+        return self.session
+
+
+def run(name: str, call: Call, args: object) -> Any:
+    """Does an action; raises InvalidArgument for one that there is not, or that takes other arguments."""
+    function = ACTIONS.get(name)
+    if function is None:
+        raise InvalidArgument(f"there is no action {shown(name)}; ListActions names all")
+    if not isinstance(args, Mapping) or not all(isinstance(each, str) for each in args):
+        raise InvalidArgument(f"the arguments of {name} are an object, by their names")
+    try:
+        inspect.signature(function).bind(call, **args)
+    except TypeError as error:
+        raise InvalidArgument(f"{name}: {error}; it takes {', '.join(arguments(function)) or 'nothing'}") from error
+    return function(call, **args)
+
+
+def arguments(function: Action) -> list[str]:
+    return list(inspect.signature(function).parameters)[1:]
+
+
+def pack_topic(row: TopicRow) -> dict[str, Any]:
+    return {
+        "id": row.id, "name": row.name, "partitions": row.partitions, "config": row.config,
+        "schema_version": row.schema_version, "created_at": row.created_at, "schema": wire.pack_schema(row.schema),
+    }  # fmt: skip
+
+
+# --- the connection --------------------------------------------------------------------------------------------------
+
+
+@action
+def hello(call: Call) -> dict[str, Any]:
+    """What a client needs to know first."""
+    return {
+        "protocol": wire.PROTOCOL, "version": jjq.__version__, "store": call.store.id, "read_only": call.store.read_only,
+        "create_topics": call.store.create_topics, "silence_s": SILENCE_S,
+        "max_request_bytes": call.served.settings.max_request_bytes, "broker": call.served.sessions.broker,
+    }  # fmt: skip
+
+
+@action
+def ping(call: Call) -> dict[str, Any]:
+    """Shows that a session lives."""
+    return {"stopping": call.served.stopping, "broker": call.served.sessions.broker}
+
+
+@action
+def close_handle(call: Call, handle: int) -> None:
+    call.own_session().close_handle(handle)
+
+
+@action
+def close_session(call: Call) -> None:
+    """Closes all handles of a client that is about to go."""
+    call.served.sessions.end(call.own_session().id)
+
+
+# --- topics ----------------------------------------------------------------------------------------------------------
+
+
+@action
+def topic(call: Call, name: Any) -> dict[str, Any]:
+    return pack_topic(call.named("topic.describe", name).row)
+
+
+@action
+def topic_by_id(call: Call, topic_id: Any) -> dict[str, Any]:
+    found = call.topic("topic.describe", topic_id)
+    found.refresh()
+    return pack_topic(found.row)
+
+
+@action
+def topics(call: Call) -> list[dict[str, Any]]:
+    return [pack_topic(each.row) for each in call.store.topics() if call.can("topic.list", each.name)]
+
+
+@action
+def create_topic(
+    call: Call, name: Any, partitions: Any = None, schema: bytes | None = None, exist_ok: bool = False,
+    settings: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Makes a topic. Who may push to it may make it on first use, where that is not switched off."""
+    given = dict(settings or {})
+    plain = schema is None and partitions is None and given.keys() <= {"ephemeral"}
+    call.may("push" if plain and call.store.create_topics else "topic.create", name if isinstance(name, str) else None)
+    made = call.store.create_topic(
+        name, partitions=partitions, schema=wire.unpack_schema(schema), exist_ok=bool(exist_ok), **given
+    )
+    return pack_topic(made.row)
+
+
+@action
+def alter_topic(
+    call: Call, name: Any, partitions: Any = None, add_columns: bytes | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    call.named("topic.alter", name)
+    altered = call.store.alter_topic(
+        name, partitions=partitions, add_columns=wire.unpack_schema(add_columns), **dict(settings or {})
+    )
+    call.served.forget(altered.id)
+    return pack_topic(altered.row)
+
+
+@action
+def delete_topic(call: Call, name: Any) -> None:
+    gone = call.named("topic.delete", name)
+    call.store.delete_topic(name)
+    call.served.forget(gone.id)
+
+
+@action
+def empty_topic(call: Call, topic_id: Any) -> None:
+    call.topic("topic.empty", topic_id).empty()
+
+
+@action
+def pause_topic(call: Call, topic_id: Any, paused: bool) -> None:
+    call.store.pause_topic(call.topic("topic.pause", topic_id), bool(paused))
+
+
+@action
+def topic_is_paused(call: Call, topic_id: Any) -> bool:
+    return call.topic("topic.describe", topic_id).paused
+
+
+@action
+def offsets(call: Call, topic_id: Any) -> list[Any]:
+    found = call.topic("topic.describe", topic_id).offsets()
+    return [[each.partition, each.start, each.end, each.lineage] for each in found]
+
+
+@action
+def all_offsets(call: Call, names: Sequence[str] | None = None) -> list[Any]:
+    """What topics hold, by name: of those that are named, or of all."""
+    found = call.store.offsets(names, matching=lambda name: call.can("topic.list", name))
+    return [
+        [each.id, name, [[p.partition, p.start, p.end, p.lineage] for p in each.partitions]]
+        for name, each in found.items()
+    ]
+
+
+@action
+def offset_for_timestamp(call: Call, topic_id: Any, ts_us: Any) -> list[Any]:
+    return list(call.topic("topic.describe", topic_id).offset_for_timestamp(ts_us).items())
+
+
+@action
+def resolve(
+    call: Call, topic_id: Any, position: Any, end: bool = False, partitions: Sequence[int] | None = None
+) -> list[Any]:
+    """Offsets by partition for a start, or an end."""
+    topic = call.topic("topic.describe", topic_id)
+    if partitions is not None:
+        for each in partitions:
+            topic.check_partition(each)
+    return list(topic.resolve(position, end=bool(end), partitions=partitions).items())
+
+
+@action
+def plan(
+    call: Call, topic_id: Any, partition: Any, start: Any, end: Any, lineage: Any = None, skip_lost: bool = False
+) -> list[Any]:
+    """Slices of a range, without the files that they are in: `partition, start, end, lineage, bytes` of each."""
+    slices = call.topic("read", topic_id).plan(partition, start, end, lineage, skip_lost=bool(skip_lost))
+    return [[each.partition, each.start, each.end, each.lineage, each.bytes] for each in slices]
+
+
+@action
+def check_lineage(call: Call, topic_id: Any, partition: Any, offset: Any, lineage: Any) -> int | None:
+    """Where the lineage that overtook an offset begins; null while the offset still means what it did."""
+    topic = call.topic("topic.describe", topic_id)
+    place = topic.check_partition(partition)
+    return topic.reader.check_lineage(place, whole(offset, "offset"), whole(lineage, "lineage"))
+
+
+@action
+def segments(call: Call, topic_id: Any, partition: Any = None) -> list[dict[str, Any]]:
+    return [_segment(call.store, each) for each in call.topic("read", topic_id).segments(partition)]
+
+
+def _segment(store: Store, info: SegmentInfo) -> dict[str, Any]:
+    """A client is told where in the store a file is, and not where the store is."""
+    return {**info.to_dict(), "path": info.path.removeprefix(f"{store.path}/")}
+
+
+@action
+def describe(call: Call, topic_id: Any) -> dict[str, Any]:
+    found = call.topic("topic.describe", topic_id).describe()
+    return {**found, "schema": wire.outgoing(found["schema"])}
+
+
+# --- writers ---------------------------------------------------------------------------------------------------------
+
+
+@action
+def writers(call: Call) -> list[Any]:
+    call.may("writer.list", None)
+    return [[each.id, each.query_id, each.last_batch, each.updated_at] for each in call.store.writers()]
+
+
+@action
+def reset_writer(call: Call, writer_id: Any) -> bool:
+    call.may("writer.reset", None)
+    return call.store.reset_writer(writer_id)
+
+
+def stage_of(call: Call, handle: int, default_partition: Any = 0, owner: Sequence[Any] | None = None) -> StageHandle:
+    """The stage of that handle, begun at its first use."""
+    wanted = None if owner is None else (str(owner[0]), int(owner[1]))
+    return call.own_session().handle(
+        handle, StageHandle, lambda: StageHandle(call.store.stage(default_partition=default_partition, owner=wanted))
+    )
+
+
+class StageHandle:
+    """A stage that is filled by one client."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.taken: set[int] = set()  # the numbers of the writes that it took
+        self.finished = False
+
+    def close(self) -> None:
+        if not self.finished:
+            self.stage.abandon()
+
+
+@action
+def stage_finish(call: Call, handle: int, writes: int) -> list[str]:
+    """The files of a stage, as JSON each, that took so many writes: had it fewer, it would be one that was begun anew."""
+    found = stage_of(call, handle)
+    if len(found.taken) != writes:
+        raise StoreError(
+            "the broker was started anew while this stage was written, and what was written before is gone; write it again"
+        )
+    files = found.stage.finish()
+    call.served.remember(files)
+    found.finished = True
+    call.own_session().close_handle(handle)
+    return [each.to_json() for each in files]
+
+
+@action
+def commit(
+    call: Call, staged: Sequence[str], writer_id: Any = None, batch_id: Any = None, query_id: Any = None,
+    run_id: Any = None, rows_may_differ: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """Makes staged files visible in one transaction, once for a writer and its batch."""
+    files = _staged(call, staged)
+    for each in files:
+        call.served.check_staged(each)
+    done = call.store.commit(files, writer_id, batch_id, query_id, run_id=run_id, rows_may_differ=bool(rows_may_differ))
+    return {
+        "positions": [[name, [[p, *span] for p, span in each.items()]] for name, each in done.positions.items()],
+        "duplicate": done.duplicate, "transaction": done.transaction,
+    }  # fmt: skip
+
+
+@action
+def discard(call: Call, staged: Sequence[str]) -> None:
+    call.store.discard(_staged(call, staged))
+
+
+def _staged(call: Call, staged: Sequence[str]) -> list[StagedFile]:
+    """Files as a client names them: of topics that it may write, and of partitions that are there."""
+    if not isinstance(staged, (list, tuple)):
+        raise InvalidArgument("staged is a list of files, each as to_json writes it")
+    files = [StagedFile.from_json(each) for each in staged]
+    for each in files:
+        topic = call.topic("commit", each.topic_id)
+        topic.check_partition(each.partition)
+        if topic.name != each.topic:
+            raise InvalidArgument(f"the file {each.uuid} was staged for topic {topic.name!r}, not {shown(each.topic)}")
+    return files
+
+
+# --- the store -------------------------------------------------------------------------------------------------------
+
+
+@action
+def stats(call: Call, topic: Any = None) -> dict[str, Any]:
+    call.may("stats", topic if isinstance(topic, str) else None)
+    found = call.store.stats(topic)
+    del found["store"]["path"]
+    return found
+
+
+@action
+def maintain(call: Call, grace_us: Any = None) -> dict[str, Any]:
+    """Does what is due, and says what that was."""
+    call.may("maintain", None)
+    found: dict[str, Any] = wire.hidden(call.store.maintain(grace_us=grace_us).to_dict(), str(call.store.path))
+    return found
+
+
+@action
+def verify(call: Call, sample: Any = None) -> dict[str, Any]:
+    """Reads everything, or a sample of it, and says what is wrong."""
+    call.may("verify", None)
+    found: dict[str, Any] = wire.hidden(call.store.verify(sample=sample).to_dict(), str(call.store.path))
+    return found
+
+
+def report(error: JjqError, served: Served) -> dict[str, Any]:
+    """An error as it goes to a client."""
+    return wire.pack_error(error, str(served.store.path))

@@ -1,0 +1,481 @@
+"""The actions of the Flight front on subscribers, channels and subscriptions.
+
+A client's handle has its like here, in its session: the embedded object, which does all the work. It is made at the first use,
+so that one that went with a broker is made again by the next; what it must know for that comes with each request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from jjq import wire
+from jjq.channel import Channel, Delivery
+from jjq.errors import (
+    ChannelNotFound,
+    DeliveryExpired,
+    InvalidArgument,
+    StoreClosed,
+    SubscriberNotFound,
+    TopicNotFound,
+)
+from jjq.feed import Feed, beginnings, watched
+from jjq.model import Record
+from jjq.pubsub import Message, PubSub
+from jjq.server.flight_calls import Call, action
+from jjq.subscriber import Subscriber
+from jjq.topic import Topic
+from jjq.values import shown
+from jjq.wake import wait_for
+
+LONGEST_WAIT_S = 30.0
+_FOLLOW_ROWS = 1000
+
+
+@contextlib.contextmanager
+def _waiting(call: Call, timeout: object) -> Iterator[float]:
+    """The seconds that a request may wait: a client that is to wait longer asks again."""
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 <= timeout <= LONGEST_WAIT_S:
+        raise InvalidArgument(f"timeout must be seconds from 0 to {LONGEST_WAIT_S:.0f}, not {shown(timeout)}")
+    if timeout == 0:
+        yield 0.0
+    else:
+        with call.served.guard.subscription(call.caller):
+            yield float(timeout)
+
+
+# --- subscribers -----------------------------------------------------------------------------------------------------
+
+
+def _pack_subscriber(each: Subscriber) -> dict[str, Any]:
+    return {
+        "id": each.id, "name": each.name, "topic_id": each.topic.id, "on_data_loss": each.on_data_loss,
+        "created_at": each.created_at, "topic": each.topic.name,
+    }  # fmt: skip
+
+
+@action
+def create_subscriber(
+    call: Call, topic: Any, name: Any = None, start: Any = "earliest", on_data_loss: Any = "error",
+    exist_ok: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    call.may("subscriber.create", topic if isinstance(topic, str) else None)
+    made = call.store.create_subscriber(topic, name, start=start, on_data_loss=on_data_loss, exist_ok=bool(exist_ok))
+    return _pack_subscriber(made)
+
+
+@action
+def subscriber(call: Call, name: Any) -> dict[str, Any]:
+    return _pack_subscriber(_found(call, "subscriber.use", name))
+
+
+def _found(call: Call, operation: str, name: Any) -> Subscriber:
+    found = call.store.subscriber(name)
+    call.may(operation, found.topic.name)
+    return found
+
+
+@action
+def subscribers(call: Call, topic: Any = None) -> list[dict[str, Any]]:
+    return [
+        _pack_subscriber(each) for each in call.store.subscribers(topic) if call.can("subscriber.list", each.topic.name)
+    ]
+
+
+@action
+def delete_subscriber(call: Call, name: Any) -> None:
+    _found(call, "subscriber.delete", name)
+    call.store.delete_subscriber(name)
+
+
+def _subscriber(call: Call, handle: int, subscriber: Any, places: Sequence[Any] = ()) -> Subscriber:
+    """The handle of that number; made anew it polls on where the client says it was."""
+    name, subscriber_id, topic_id = _parts(subscriber, "subscriber", str, str, str)
+
+    def make() -> Subscriber:
+        try:
+            found = call.store.subscriber(name)
+        except (SubscriberNotFound, TopicNotFound):
+            call.store.topic_row(topic_id)  # raises TopicDeleted, if that is why
+            raise
+        if found.id != subscriber_id:
+            raise SubscriberNotFound(f"subscriber {name!r} was deleted")
+        if places:
+            found.poll_from(_places(places))
+        return found
+
+    try:
+        found = call.own_session().handle(handle, Subscriber, make)
+    except (SubscriberNotFound, TopicNotFound):
+        raise SubscriberNotFound(f"subscriber {shown(name)} was deleted") from None
+    call.may("subscriber.use", found.topic.name)
+    return found
+
+
+def _parts(given: object, what: str, *kinds: type) -> Sequence[Any]:
+    """What a client says that its handle is, each part of its kind."""
+    if isinstance(given, list) and len(given) == len(kinds) and all(map(isinstance, given, kinds)):
+        return given
+    raise InvalidArgument(f"{what} is a list of {', '.join(each.__name__ for each in kinds)}, not {shown(given)}")
+
+
+def _texts(given: object, what: str) -> list[str]:
+    if isinstance(given, list) and all(isinstance(each, str) for each in given):
+        return given
+    raise InvalidArgument(f"{what} is a list of texts, not {shown(given)}")
+
+
+def _places(given: Sequence[Any]) -> dict[int, tuple[int, int]]:
+    try:
+        return {int(partition): (int(offset), int(lineage)) for partition, offset, lineage in given}
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"places are [partition, offset, lineage] of each, not {shown(given)}") from error
+
+
+@action
+def pop(call: Call, handle: int, subscriber: Any, timeout: Any = 0, places: Sequence[Any] = ()) -> Any:
+    with _waiting(call, timeout) as seconds:
+        return _single(call, _subscriber(call, handle, subscriber, places), lambda each: each.pop(seconds))
+
+
+@action
+def peek(call: Call, handle: int, subscriber: Any, timeout: Any = 0, places: Sequence[Any] = ()) -> Any:
+    with _waiting(call, timeout) as seconds:
+        return _single(call, _subscriber(call, handle, subscriber, places), lambda each: each.peek(seconds))
+
+
+def _single(call: Call, found: Subscriber, take: Any) -> dict[str, Any]:
+    record: Record | None = take(found)
+    return {"records": wire.pack_records([] if record is None else [record]), "skipped": found.skipped}
+
+
+@action
+def poll(
+    call: Call, handle: int, subscriber: Any, max_records: Any = 500, timeout: Any = 0, places: Sequence[Any] = ()
+) -> dict[str, Any]:
+    """Up to so many records, and the places behind them: `[partition, offset, lineage]` of each."""
+    with _waiting(call, timeout) as seconds:
+        found = _subscriber(call, handle, subscriber, places)
+        records = found.poll(max_records, seconds)
+    return {
+        "records": wire.pack_records(records), "skipped": found.skipped,
+        "places": [[partition, *place] for partition, place in found.polled().items()],
+    }  # fmt: skip
+
+
+@action
+def commit_polled(call: Call, handle: int, subscriber: Any, taken: Sequence[Any], places: Sequence[Any] = ()) -> None:
+    """Moves the cursor past what the client has taken of what it polled."""
+    _subscriber(call, handle, subscriber, places).commit_to(_places(taken))
+
+
+@action
+def seek(call: Call, handle: int, subscriber: Any, start: Any, places: Sequence[Any] = ()) -> list[Any]:
+    """Moves the cursor; returns where polling goes on: `[partition, offset, lineage]` of each."""
+    found = _subscriber(call, handle, subscriber, places)
+    found.seek(start)
+    cursors = call.store.catalog.cursors(found.id)
+    return [
+        [partition, *place] for partition, place in cursors.items() if not isinstance(start, dict) or partition in start
+    ]
+
+
+@action
+def positions(call: Call, handle: int, subscriber: Any, places: Sequence[Any] = ()) -> list[Any]:
+    return list(_subscriber(call, handle, subscriber, places).positions().items())
+
+
+@action
+def lag(call: Call, handle: int, subscriber: Any, places: Sequence[Any] = ()) -> list[dict[str, Any]]:
+    return [dataclasses.asdict(each) for each in _subscriber(call, handle, subscriber, places).lag()]
+
+
+@action
+def sleep(call: Call, handle: int, subscriber: Any, places: Sequence[Any] = ()) -> None:
+    _subscriber(call, handle, subscriber, places).sleep()
+
+
+@action
+def wakeup(call: Call, handle: int, subscriber: Any, places: Sequence[Any] = ()) -> None:
+    _subscriber(call, handle, subscriber, places).wakeup()
+
+
+# --- following a topic without a subscriber ----------------------------------------------------------------------------
+
+
+class FollowHandle:
+    """Where a client is in a topic that it follows."""
+
+    def __init__(self, call: Call, topic: Topic, places: Any, columns: Any, new_partitions: bool) -> None:
+        grown = functools.partial(beginnings, topic) if new_partitions else None
+        self.topic = topic
+        self.feed = Feed(topic, places, columns, places_now=grown)
+        self.listener = call.store.listener(functools.partial(watched, topic))
+        self.closed = False
+
+    def take(self, most: int) -> list[Record]:
+        if self.closed:
+            raise StoreClosed("this handle was closed")
+        return self.feed.take_many(most)
+
+    def close(self) -> None:
+        self.closed = True
+        self.listener.close()
+
+
+@action
+def follow(
+    call: Call, handle: int, topic_id: Any, places: Sequence[Any], columns: Any = None, new_partitions: bool = True,
+    timeout: Any = 0,
+) -> dict[str, Any]:  # fmt: skip
+    """The next records of a topic, from `places` on when the handle is made, and the places behind them."""
+    topic = call.topic("read", topic_id)
+
+    def make() -> FollowHandle:
+        own = call.store._topic(topic.row)  # a feed keeps it to itself
+        return FollowHandle(call, own, _places(places), columns, bool(new_partitions))
+
+    with _waiting(call, timeout) as seconds:
+        found = call.own_session().handle(handle, FollowHandle, make)
+        records = wait_for(lambda: found.take(_FOLLOW_ROWS), seconds, found.listener) or []
+    return {
+        "records": wire.pack_records(records),
+        "places": [[partition, *place] for partition, place in found.feed.places().items()],
+    }
+
+
+# --- channels --------------------------------------------------------------------------------------------------------
+
+
+class ChannelHandle:
+    """A consumer on behalf of a client, with what that has in hand, by numbers that no other handle gives."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self._prefix = uuid.uuid4().hex[:12]
+        self._numbers = itertools.count()
+        self.in_hand: dict[str, Delivery] = {}
+
+    def hold(self, delivery: Delivery) -> str:
+        number = f"{self._prefix}:{next(self._numbers)}"
+        self.in_hand[number] = delivery
+        return number
+
+    def close(self) -> None:
+        self.in_hand.clear()
+        self.channel.close()
+
+
+def _pack_channel(each: Channel) -> dict[str, Any]:
+    return {
+        "id": each.id, "name": each.name, "topic_id": each.topic.id, "topic": each.topic.name,
+        "ack_timeout": each.ack_timeout, "max_attempts": each.max_attempts, "ordered": each.ordered,
+        "dead_letter": each.dead_letter, "created_at": each.created_at,
+    }  # fmt: skip
+
+
+@action
+def channel(call: Call, topic: Any, name: Any, create: bool = False, settings: Any = None) -> dict[str, Any]:
+    """Finds, makes or changes a channel. Who may not write to a topic does not make it either."""
+    named = topic if isinstance(topic, str) else None
+    call.may("channel.create" if create or settings else "channel.use", named)
+    if create and named is not None and not call.can("push", named):
+        call.store.topic(named)  # raises TopicNotFound
+    # A clock of its own may be given in Python: that of a broker is its own.
+    given = {key: value for key, value in dict(settings or {}).items() if key != "clock"}
+    try:
+        found = call.store.channel(topic, name, create=bool(create), **given)
+    except TypeError as error:
+        raise InvalidArgument(f"a channel has no such setting: {error}") from error
+    return _pack_channel(found)
+
+
+@action
+def channels(call: Call, topic: Any = None) -> list[dict[str, Any]]:
+    return [_pack_channel(each) for each in call.store.channels(topic) if call.can("channel.list", each.topic.name)]
+
+
+@action
+def delete_channel(call: Call, topic: Any, name: Any) -> None:
+    call.may("channel.delete", topic if isinstance(topic, str) else None)
+    call.store.delete_channel(topic, name)
+
+
+def _channel(call: Call, handle: int, channel: Any, operation: str = "channel.use") -> ChannelHandle:
+    topic_id, name, channel_id, max_in_flight = _parts(channel, "channel", str, str, int, int)
+
+    def make() -> ChannelHandle:
+        topic = call.store.topic_row(topic_id)  # raises TopicDeleted
+        found = call.store.channel(topic.name, name, max_in_flight=max_in_flight)
+        if found.id != channel_id:
+            raise ChannelNotFound(f"channel {name!r} of topic {topic.name!r} was deleted", channel=name)
+        return ChannelHandle(found)
+
+    found = call.own_session().handle(handle, ChannelHandle, make)
+    call.may(operation, found.channel.topic.name)
+    return found
+
+
+@action
+def receive(call: Call, handle: int, channel: Any, max_records: Any = 1, timeout: Any = 0) -> dict[str, Any]:
+    """Up to so many records, and of each its number and how often it was delivered."""
+    with _waiting(call, timeout) as seconds:
+        found = _channel(call, handle, channel)
+        deliveries = found.channel.receive(max_records, seconds)
+    return {
+        "records": wire.pack_records([each.record for each in deliveries]),
+        "deliveries": [[found.hold(each), each.attempts] for each in deliveries],
+    }
+
+
+@action
+def settle(
+    call: Call, handle: int, channel: Any, deliveries: Sequence[str], how: str, delay: Any = 0.0, reason: Any = None
+) -> list[Any]:
+    """Acknowledges, requeues or touches what is in hand; returns the numbers of those that were no longer."""
+    found = _channel(call, handle, channel)
+    deliveries = _texts(deliveries, "deliveries")
+    held = {number: found.in_hand[number] for number in deliveries if number in found.in_hand}
+    gone = [number for number in deliveries if number not in held]
+    acts: dict[str, Callable[..., None]] = {
+        "acknowledged": found.channel.ack_many,
+        "requeued": functools.partial(found.channel.requeue_many, delay=delay, reason=reason),
+        "touched": found.channel.touch_many,
+    }
+    if how not in acts:
+        raise InvalidArgument(f"deliveries are {', '.join(acts)}, not {shown(how)}")
+    try:
+        acts[how](held.values())
+    except DeliveryExpired as error:
+        late = set(error.expired)
+        gone += [number for number, each in held.items() if (each.record.partition, each.record.offset) in late]
+    for number in held if how != "touched" else gone:
+        found.in_hand.pop(number, None)
+    return gone
+
+
+@action
+def channel_counts(call: Call, handle: int, channel: Any) -> dict[str, int]:
+    return dataclasses.asdict(_channel(call, handle, channel).channel.counts())
+
+
+@action
+def channel_consumers(call: Call, handle: int, channel: Any) -> list[dict[str, Any]]:
+    return [dataclasses.asdict(each) for each in _channel(call, handle, channel).channel.consumers()]
+
+
+@action
+def channel_is_paused(call: Call, handle: int, channel: Any) -> bool:
+    return _channel(call, handle, channel).channel.paused
+
+
+@action
+def pause_channel(call: Call, handle: int, channel: Any, paused: bool) -> None:
+    found = _channel(call, handle, channel, "channel.pause").channel
+    (found.pause if paused else found.unpause)()
+
+
+@action
+def empty_channel(call: Call, handle: int, channel: Any) -> None:
+    _channel(call, handle, channel, "channel.empty").channel.empty()
+
+
+@action
+def revive(call: Call, handle: int, channel: Any) -> int:
+    return _channel(call, handle, channel).channel.revive()
+
+
+# --- publish and subscribe -------------------------------------------------------------------------------------------
+
+
+@action
+def publish(call: Call, name: Any, data: Any) -> int:
+    call.may("push", name if isinstance(name, str) else None)
+    if isinstance(data, bytes):
+        call.caller.spend(1, len(data))
+    return call.store.publish(name, data)
+
+
+class SubscriptionHandle:
+    """A subscription on behalf of a client. It asks by itself for no confirmations: the client makes those."""
+
+    def __init__(self, pubsub: PubSub) -> None:
+        self.pubsub = pubsub
+
+    def close(self) -> None:
+        self.pubsub.close()
+
+
+def _subscription(call: Call, handle: int, interest: Any) -> SubscriptionHandle:
+    """The subscription of that handle; made anew it is subscribed to what the client says."""
+    given = _parts(interest, "interest", list, list)
+    names, patterns = _texts(given[0], "names"), _texts(given[1], "patterns")
+
+    def make() -> SubscriptionHandle:
+        made = call.store.pubsub(ignore_subscribe_messages=True)
+        for name in names:
+            call.may("read", name)
+        if names:
+            made.subscribe(*names)
+        if patterns:
+            made.psubscribe(*patterns)
+        return SubscriptionHandle(made)
+
+    return call.own_session().handle(handle, SubscriptionHandle, make)
+
+
+@action
+def change_subscription(call: Call, handle: int, interest: Any, kind: str, names: Sequence[str]) -> list[Any]:
+    """`subscribe`, `psubscribe`, `unsubscribe` or `punsubscribe`; returns id, names and patterns as they are now."""
+    found = _subscription(call, handle, interest).pubsub
+    names = _texts(names, "names")
+    if kind not in ("subscribe", "psubscribe", "unsubscribe", "punsubscribe"):
+        raise InvalidArgument(f"a subscription cannot {shown(kind)}")
+    if kind == "subscribe":
+        for name in names:
+            call.may("read", name)
+    getattr(found, kind)(*names)
+    return [found.id, sorted(found._names), sorted(found._patterns)]
+
+
+@action
+def get_message(call: Call, handle: int, interest: Any, timeout: Any = 0) -> dict[str, Any]:
+    """The next message of a topic that the caller may read."""
+    with _waiting(call, timeout) as seconds:
+        found = _subscription(call, handle, interest).pubsub
+        message = found.get_message(seconds)
+        while message is not None and not call.can("read", _text(message["channel"])):
+            message = found.get_message(0)
+    return {"message": None if message is None else _pack_message(message), "dropped": found.dropped}
+
+
+def _text(name: Any) -> str:
+    return name.decode() if isinstance(name, bytes) else str(name)
+
+
+def _pack_message(message: Message) -> dict[str, Any]:
+    return {**message, "data": wire.outgoing(message["data"])}
+
+
+@action
+def pubsub_channels(call: Call, pattern: Any = "*") -> list[str]:
+    if not isinstance(pattern, str):
+        raise InvalidArgument(f"a pattern is a text such as 'log.*', not {shown(pattern)}")
+    return [name for name in call.store.pubsub_channels(pattern) if call.can("topic.list", name)]
+
+
+@action
+def pubsub_numsub(call: Call, names: Sequence[str]) -> list[Any]:
+    for name in _texts(names, "names"):
+        call.may("topic.list", name)
+    return list(call.store.pubsub_numsub(*names).items())
+
+
+@action
+def pubsub_numpat(call: Call) -> int:
+    return call.store.pubsub_numpat()

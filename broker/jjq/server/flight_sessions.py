@@ -1,0 +1,233 @@
+"""What a broker keeps for one client while that lives: its handles, and the answers that it may ask for again.
+
+A client names its session and numbers its requests. A request that comes again, since the connection broke before its answer
+had come, gets the answer that there was: nothing is done twice. A client that is not heard from for a while is taken for dead:
+its handles are closed, so that others may poll, and get what it had in hand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
+
+from jjq.errors import BrokerUnavailable, Forbidden, InvalidArgument, JjqError, StoreClosed, TooManyRequests
+from jjq.values import whole
+
+SILENCE_S = 30.0  # clients show that they live four times in that time
+_LOOK_S = 2.0
+_REMEMBERED = 10_000  # sessions that were closed: what of theirs comes late opens nothing again
+
+log = logging.getLogger("jjq.server")
+
+
+class Handle(Protocol):
+    def close(self) -> None: ...
+
+
+Made = TypeVar("Made", bound=Handle)
+
+
+class Session:
+    """One client's. Safe among the threads that serve its requests."""
+
+    def __init__(self, session_id: str, caller: str, forgotten: int = 0) -> None:
+        """`forgotten`: up to that number, what was answered to a session of that id that was given up."""
+        self.id, self.caller = session_id, caller
+        self._mutex = threading.Lock()
+        self._handles: dict[int, Handle] = {}
+        self._closed_handles: set[int] = set()
+        self._answers: dict[int, Future[Any]] = {}
+        self._done = 0  # below that number the client has all answers
+        self._highest = 0
+        self._forgotten = forgotten
+        self._running = 0
+        self._seen = time.monotonic()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id} of {self.caller}, {len(self._handles)} handles>"
+
+    @contextlib.contextmanager
+    def busy(self) -> Iterator[None]:
+        """Held while a request is served: so long it lives."""
+        with self._mutex:
+            if self._closed:
+                raise StoreClosed("this connection to the broker was closed; connect again with jjq.connect")
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._running -= 1
+                self._seen = time.monotonic()
+
+    def seen(self) -> None:
+        with self._mutex:
+            self._seen = time.monotonic()
+
+    def silent_s(self) -> float:
+        with self._mutex:
+            return 0.0 if self._running else time.monotonic() - self._seen
+
+    @property
+    def forgotten(self) -> int:
+        return self._forgotten
+
+    @property
+    def highest(self) -> int:
+        """The highest number of a request so far."""
+        return max(self._highest, self._forgotten)
+
+    def once(self, number: int, done: int, act: Callable[[], Any], instead: Callable[[], Any] | None = None) -> Any:
+        """What `act` gives or raises, done once however often this number comes; `done`: below it all answers have come.
+
+        `instead` is for a request that comes again to who may not know that it was done: a broker that was started anew, or
+        a session that was given up meanwhile.
+        """
+        with self._mutex:
+            self._done = max(self._done, done)
+            self._highest = max(self._highest, number)
+            for old in [each for each in self._answers if each < self._done]:
+                del self._answers[old]
+            if number < self._done:
+                raise InvalidArgument(f"request {number} was answered before")
+            answer = self._answers.get(number)
+            mine = answer is None
+            if answer is None:
+                answer = self._answers[number] = Future()
+        if mine:
+            try:
+                answer.set_result((instead or act)())
+            except BaseException as error:  # noqa: BLE001 - told below, and to who asks again
+                answer.set_exception(error)
+        return answer.result()
+
+    def handle(self, number: int, kind: type[Made], make: Callable[[], Made]) -> Made:
+        """The handle of that number, made at its first use."""
+        whole(number, "handle")
+        with self._mutex:
+            if self._is_closed_locked(number):
+                raise StoreClosed("this handle was closed; get another from the store")
+            found = self._handles.get(number)
+        if found is None:
+            made = make()
+            with self._mutex:
+                if not self._is_closed_locked(number):
+                    found = self._handles.setdefault(number, made)
+            if found is not made:
+                made.close()
+            if found is None:
+                raise StoreClosed("this handle was closed; get another from the store")
+        if not isinstance(found, kind):
+            raise InvalidArgument(f"handle {number} is no {kind.__name__}")
+        return found
+
+    def _is_closed_locked(self, number: int) -> bool:
+        return self._closed or number in self._closed_handles
+
+    def close_handle(self, number: int) -> None:
+        whole(number, "handle")
+        with self._mutex:
+            self._closed_handles.add(number)
+            found = self._handles.pop(number, None)
+        if found is not None:
+            found.close()
+
+    def close(self) -> None:
+        """Closes all handles: who waits in one raises at once. Quiet when repeated."""
+        with self._mutex:
+            self._closed = True
+            handles, self._handles = list(self._handles.values()), {}
+        for each in handles:
+            try:
+                each.close()
+            except (JjqError, OSError):
+                log.warning("a handle of session %s did not close as it should", self.id, exc_info=True)
+
+
+def unknown() -> BrokerUnavailable:
+    return BrokerUnavailable(
+        "the broker was started anew, or gave this client up, before its answer came: what was asked may be done or not; look "
+        "before you ask again",
+        outcome="unknown",
+    )
+
+
+class Sessions:
+    """Those of one broker. A thread of its own looks for clients that died."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._mutex = threading.Lock()
+        self._sessions: dict[str, Session] = {}
+        self._ended: dict[str, None] = {}
+        self._given_up: dict[str, int] = {}  # and the highest number of their requests
+        self.broker = uuid.uuid4().hex  # a broker that is started anew has another
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="jjq-sessions", daemon=True)
+        self._thread.start()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def get(self, session_id: str, caller: str) -> Session:
+        """The session of that id, made if there is none."""
+        if not 8 <= len(session_id) <= 64:
+            raise InvalidArgument("a session's id has 8 to 64 characters, as random as can be")
+        with self._mutex:
+            found = self._sessions.get(session_id)
+            if found is None:
+                if session_id in self._ended:
+                    raise StoreClosed("this connection to the broker was closed; connect again with jjq.connect")
+                if len(self._sessions) >= self._most:
+                    raise TooManyRequests(
+                        f"the broker has {self._most} clients, as many as it takes; try again later", retry_after=5.0
+                    )
+                found = self._sessions[session_id] = Session(session_id, caller, self._given_up.pop(session_id, 0))
+            if found.caller != caller:
+                raise Forbidden("this session is another caller's")
+            found.seen()  # so that it is not given up between here and its use
+            return found
+
+    def doubtful(self, session: Session, about: Mapping[str, Any]) -> bool:
+        """Whether a request may have been done by who is not there any more to ask."""
+        if not about.get("again"):
+            return False
+        return about.get("broker") != self.broker or about.get("id", 0) <= session.forgotten
+
+    def end(self, session_id: str) -> None:
+        """A client has said that it is gone."""
+        with self._mutex:
+            found = self._sessions.pop(session_id, None)
+            self._ended[session_id] = None
+            while len(self._ended) > _REMEMBERED:
+                del self._ended[next(iter(self._ended))]
+        if found is not None:
+            found.close()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_LOOK_S):
+            with self._mutex:
+                dead = [each for each in self._sessions.values() if each.silent_s() > SILENCE_S]
+                for each in dead:
+                    del self._sessions[each.id]
+                    self._given_up[each.id] = each.highest
+                while len(self._given_up) > _REMEMBERED:
+                    del self._given_up[next(iter(self._given_up))]
+            for each in dead:
+                log.info("a client was not heard from for %.0f s: %r is closed", SILENCE_S, each)
+                each.close()
+
+    def close(self) -> None:
+        self._stop.set()
+        with self._mutex:
+            sessions, self._sessions = list(self._sessions.values()), {}
+        for each in sessions:
+            each.close()
+        self._thread.join()

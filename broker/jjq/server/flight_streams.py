@@ -1,0 +1,237 @@
+"""The streams of the Flight front: reading by DoGet, pushing and staging by DoPut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from jjq import wire
+from jjq.errors import InvalidArgument, JjqError, RecordTooLarge
+from jjq.log.projection import output_schema
+from jjq.log.requests import MorePartitions
+from jjq.log.resent import Unknowable, find
+from jjq.log.sealed import BATCH_BYTES
+from jjq.model import Slice
+from jjq.server.flight_append import append, check_batch
+from jjq.server.flight_calls import Call, report, stage_of
+from jjq.server.flight_sessions import unknown
+from jjq.topic import Topic
+from jjq.values import whole
+from jjq.wire import Ticket
+
+_MOST_RANGES = 100_000
+_MOST_TARGET = 16 << 20
+_READ = ("start", "end", "columns", "metadata", "partitions")
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def plan_read(call: Call, descriptor: flight.FlightDescriptor) -> tuple[pa.Schema, Ticket]:
+    """What a read gives, and the ticket for it. The descriptor is the path of one topic, or a command: `topic` or
+    `topic_id`, and what `Topic.read` takes."""
+    if descriptor.path:
+        if len(descriptor.path) != 1:
+            raise InvalidArgument("a path names one topic")
+        args: Any = {"topic": descriptor.path[0].decode(errors="replace")}
+    else:
+        args = wire.decode(descriptor.command or b"")
+    if not isinstance(args, Mapping):
+        raise InvalidArgument("a command is an object: the topic, and what is to be read of it")
+    given = dict(args)
+    name, topic_id = given.pop("topic", None), given.pop("topic_id", None)
+    topic = call.named("read", name) if topic_id is None else call.topic("read", topic_id)
+    unknown = [each for each in given if each not in _READ]
+    if unknown:
+        raise InvalidArgument(f"a read has no {unknown[0]!r}; it has {', '.join(_READ)}")
+    topic.refresh()  # also of its columns: they are fixed here
+    user, added, slices = topic.plan_read(**given)
+    ticket = Ticket(topic.id, wire.ranges_of(slices), user, added, BATCH_BYTES)
+    return output_schema(user, added), ticket
+
+
+def read(call: Call, ticket: Ticket) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """The batches of a ticket, straight from the segment files. They come as fast as the client takes them."""
+    topic = call.topic("read", ticket.topic_id)
+    if len(ticket.ranges) > _MOST_RANGES:
+        raise InvalidArgument(f"a ticket has up to {_MOST_RANGES:,} ranges")
+    metadata = topic.check_metadata(ticket.metadata)
+    slices = [Slice(topic.id, topic.name, r.partition, r.start, r.end, r.lineage, 0) for r in ticket.ranges]
+    target = min(max(ticket.target_bytes, 1), _MOST_TARGET)
+    found = call.store.read_slices(slices, metadata=metadata, schema=ticket.schema, target_bytes=target)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in found:
+            call.caller.may("read", topic.name)  # it may have been taken back since: this can take hours
+            if call.served.stopping:
+                raise flight.FlightUnavailableError("the broker is stopping")
+            yield batch
+
+    return output_schema(ticket.schema, metadata), batches()
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def put(
+    call: Call, descriptor: flight.FlightDescriptor, reader: flight.MetadataRecordBatchReader,
+    writer: flight.FlightMetadataWriter,
+) -> None:  # fmt: skip
+    """Takes batches. The descriptor is the path of one topic: each batch is pushed as a table, or a command: `append` (the id
+    of a topic), or `stage` (see `_stage`)."""
+    if descriptor.path:
+        if len(descriptor.path) != 1:
+            raise InvalidArgument("a path names one topic")
+        _push(call, call.named("push", descriptor.path[0].decode(errors="replace")), reader, writer)
+        return
+    command = wire.decode(descriptor.command or b"")
+    if not isinstance(command, Mapping) or len(command) != 1:
+        raise InvalidArgument("a command is `append` or `stage`, with what it takes")
+    ((what, args),) = command.items()
+    if what == "append":
+        call.topic("push", args)
+        _append(call, args, reader, writer)
+    elif what == "stage" and isinstance(args, Mapping):
+        _stage(call, args, reader, writer)
+    else:
+        raise InvalidArgument("a command is `append` or `stage`, with what it takes")
+
+
+def _chunks(
+    call: Call, reader: flight.MetadataRecordBatchReader
+) -> Iterator[tuple[pa.RecordBatch | None, pa.Buffer | None]]:
+    """The batches of a stream as they come, each checked."""
+    most = call.served.settings.max_request_bytes
+    while True:
+        try:
+            chunk = reader.read_chunk()
+        except StopIteration:
+            return
+        batch = chunk.data
+        if batch is not None:
+            if batch.nbytes > most:
+                raise RecordTooLarge(
+                    f"a batch has {batch.nbytes:,} bytes, the broker takes up to {most:,} (max_request_bytes) at once"
+                )
+            check_batch(batch)
+        yield batch, chunk.app_metadata
+
+
+def _push(
+    call: Call, topic: Topic, reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter
+) -> None:
+    """For clients that know nothing of jjq: of each batch an answer that says where it went."""
+    for batch, _ in _chunks(call, reader):
+        if batch is None:
+            continue
+        call.may("push", topic.name)
+        call.caller.spend(batch.num_rows, batch.nbytes)
+        done = topic.push_table(batch)
+        ranges = [[each.partition, each.start, each.end, each.timestamp] for each in done.ranges]
+        writer.write(pa.py_buffer(wire.encode({"ranges": ranges})))
+
+
+def _append(
+    call: Call, topic_id: str, reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter
+) -> None:
+    """One answer for each batch, in their order. One that is refused does not end the stream."""
+    for batch, about in _chunks(call, reader):
+        try:
+            answer = _append_one(call, topic_id, batch, {} if about is None else wire.decode(about))
+        except MorePartitions:
+            answer = {"error": {"code": wire.MORE_PARTITIONS, "message": "the topic has more partitions by now"}}
+        except JjqError as error:
+            if call.served.stopping:
+                raise
+            answer = {"error": report(error, call.served)}
+        writer.write(pa.py_buffer(wire.encode(answer)))
+
+
+def _append_one(call: Call, topic_id: str, batch: pa.RecordBatch | None, about: Any) -> dict[str, Any]:
+    if batch is None or not isinstance(about, Mapping):
+        raise InvalidArgument("each batch comes with what is to be done with it: partition, among, stamps")
+    place, among = whole(about.get("partition"), "partition"), whole(about.get("among", 0), "among")
+    topic = call.topic("push", topic_id)  # anew: its limits may have been altered, or the right taken back
+    call.caller.spend(batch.num_rows, batch.nbytes)
+    most = call.served.settings.max_record_bytes
+
+    stamps = _stamps(about.get("stamps"), batch.num_rows)
+    mark = _mark(about)
+
+    def act() -> tuple[int, int]:
+        return append(topic, place, among, batch, stamps, most, mark)
+
+    def act_unless_done() -> tuple[int, int]:
+        """For a batch that a broker before this one may have appended."""
+        if mark is None:
+            raise unknown()
+        try:
+            found = find(topic.reader, place, *mark, whole(about.get("since"), "since"))
+        except Unknowable:
+            raise unknown() from None
+        return found or act()
+
+    if about.get("id") is None:
+        start, timestamp = act()
+    else:
+        session = call.served.sessions.get(str(about.get("session")), call.caller.name)
+        with session.busy():
+            doubtful = call.served.sessions.doubtful(session, about)
+            start, timestamp = session.once(
+                whole(about["id"], "id"), whole(about.get("done", 0), "done"), act,
+                instead=act_unless_done if doubtful else None,
+            )  # fmt: skip
+    return {"start": start, "timestamp": timestamp}
+
+
+def _mark(about: Mapping[str, Any]) -> tuple[bytes, int] | None:
+    """Who sends a batch, and its number there."""
+    producer = about.get("producer")
+    if producer is None:
+        return None
+    if not isinstance(producer, bytes) or len(producer) != 6 or b"\0" in producer:
+        raise InvalidArgument("producer is six bytes, as random as can be, but for zeros")
+    return producer, whole(about.get("sequence"), "sequence")
+
+
+def _stamps(given: object, rows: int) -> Sequence[int] | None:
+    if given is None:
+        return None
+    if not isinstance(given, list) or len(given) != rows:
+        raise InvalidArgument(f"stamps are {rows} numbers, one for each row, in microseconds")
+    return given
+
+
+def _stage(
+    call: Call, args: Mapping[str, Any], reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter
+) -> None:
+    """One write of a stage: `session`, `handle`, `number` of the write, `topic_id`, and what `Stage.write` takes."""
+    topic = call.topic("commit", args.get("topic_id"))
+    call.session = call.served.sessions.get(str(args.get("session")), call.caller.name)
+    number = whole(args.get("number"), "number")
+    with call.session.busy():
+        handle = stage_of(
+            call, whole(args.get("handle"), "handle"), args.get("default_partition", 0), args.get("owner")
+        )
+        again = number in handle.taken
+        rows = 0
+        for batch, _ in _chunks(call, reader):
+            if batch is None or again:
+                continue
+            call.caller.spend(batch.num_rows, batch.nbytes)
+            table = pa.Table.from_batches([batch])
+            beside = {
+                name: table.column(name)
+                for name in (wire.KEYS, wire.HEADERS, wire.TIMESTAMPS)
+                if name in table.schema.names
+            }
+            handle.stage.write(
+                topic, table.drop_columns(list(beside)), partition=args.get("partition"), key=args.get("key"),
+                keys=beside.get(wire.KEYS), headers=beside.get(wire.HEADERS), timestamps=beside.get(wire.TIMESTAMPS),
+            )  # fmt: skip
+            rows += batch.num_rows
+        handle.taken.add(number)
+    writer.write(pa.py_buffer(wire.encode({"rows": rows})))

@@ -1,0 +1,166 @@
+"""The HTTP side of a broker: a server in a thread of its own, on one event loop, over a store that others use too."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import uvicorn
+
+from jjq.errors import InvalidArgument
+from jjq.server.gathering import Gathering
+from jjq.server.guard import Guard
+from jjq.server.health import Health
+from jjq.server.http_app import App
+from jjq.server.http_channels import Consumers
+from jjq.server.http_protocol import Connection
+from jjq.server.http_pushing import push_gathered
+from jjq.server.http_requests import Parts
+from jjq.server.http_stats import Counters
+from jjq.server.settings import ServerSettings
+from jjq.server.sse import Hub
+from jjq.store import Store
+
+_CALLS = 24  # blocking calls at a time; what is waited for has no thread
+_BACKLOG = 1024
+_KEEP_ALIVE_S = 75
+
+log = logging.getLogger("jjq.server.http")
+
+
+class HttpFront:
+    """See `docs/http.md` for what it serves. Started once, stopped once."""
+
+    def __init__(self, store: Store, settings: ServerSettings, guard: Guard) -> None:
+        self._store, self._settings, self._guard = store, settings, guard
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._server: uvicorn.Server | None = None
+        self._parts: Parts | None = None
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+
+    def start(self) -> int:
+        """Binds and serves; returns the port. Raises OSError when it cannot listen, InvalidArgument for a certificate that is
+        none."""
+        listening = self._bind()
+        port = int(listening.getsockname()[1])
+        try:
+            context = _tls_context(self._settings)
+        except BaseException:
+            listening.close()
+            raise
+        self._thread = threading.Thread(target=self._run, args=(listening, context), name="jjq-http", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+        return port
+
+    def stop(self, grace: float) -> None:
+        """Takes nothing new, tells streams to come back later, lets what runs end within `grace` seconds, then closes."""
+        thread, server, loop, parts = self._thread, self._server, self._loop, self._parts
+        if thread is None or server is None or loop is None or parts is None:
+            return
+        self._thread = None
+        # uvicorn takes whole seconds, and 0 for none at all.
+        server.config.timeout_graceful_shutdown = max(1, round(grace))
+
+        def begin() -> None:
+            parts.stopping.set()
+            server.should_exit = True
+
+        with contextlib.suppress(RuntimeError):  # it has ended by itself
+            loop.call_soon_threadsafe(begin)
+        thread.join()
+
+    def _bind(self) -> socket.socket:
+        host, port = self._settings.host, self._settings.http_port
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+
+    def _run(self, listening: socket.socket, context: ssl.SSLContext | None) -> None:
+        try:
+            with asyncio.Runner(loop_factory=_new_loop) as runner:
+                runner.run(self._serve(listening, context))
+        except BaseException as error:
+            if self._ready.is_set():
+                log.exception("the HTTP server ended")
+            else:
+                self._failure = error
+        finally:
+            listening.close()
+            self._ready.set()
+
+    async def _serve(self, listening: socket.socket, context: ssl.SSLContext | None) -> None:
+        loop = self._loop = asyncio.get_running_loop()
+        calls = ThreadPoolExecutor(_CALLS, "jjq-http-call")
+        loop.set_default_executor(calls)
+        parts = self._parts = self._new_parts(calls)
+        connection = type(
+            "Connection", (Connection,),
+            {"most_connections": self._settings.max_connections, "counters": parts.counters},
+        )  # fmt: skip
+        config = uvicorn.Config(
+            App(parts), http=connection, ws="none", lifespan="off", log_config=None, access_log=False,
+            server_header=False, proxy_headers=False, timeout_keep_alive=_KEEP_ALIVE_S, backlog=_BACKLOG,
+            ssl_context_factory=None if context is None else lambda *_: context,
+        )  # fmt: skip
+        server = self._server = uvicorn.Server(config)
+        starting = asyncio.ensure_future(server.serve(sockets=[listening]))
+        while not server.started and not starting.done():
+            await asyncio.sleep(0.005)
+        self._ready.set()
+        try:
+            await starting
+        finally:
+            await self._end(parts)
+
+    async def _end(self, parts: Parts) -> None:
+        parts.stopping.set()
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, parts.gathering.close)
+        await loop.run_in_executor(None, parts.consumers.close)
+
+    def _new_parts(self, calls: ThreadPoolExecutor) -> Parts:
+        parts: Parts
+
+        def push(topic: str, items: Any) -> Any:
+            return push_gathered(parts, topic, items)
+
+        parts = Parts(
+            store=self._store, settings=self._settings, guard=self._guard, calls=calls, gathering=Gathering(push),
+            hub=Hub(lambda: parts), consumers=Consumers(self._store), health=Health(self._store), counters=Counters(),
+            stopping=asyncio.Event(),
+        )  # fmt: skip
+        return parts
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:  # where it has no wheel
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def _tls_context(settings: ServerSettings) -> ssl.SSLContext | None:
+    if settings.tls_cert is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+        if settings.tls_client_ca is not None:
+            context.load_verify_locations(settings.tls_client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidArgument(f"the certificate, its key or the clients' authority cannot be used: {error}") from error
+    return context

@@ -1,0 +1,112 @@
+"""What the HTTP server lacks: bounds on headers and on connections that say nothing, a way to end a connection that is not
+read, and refusals that are JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from http import HTTPStatus
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEADER_BYTES = 64 << 10  # of a request: the line, and all headers
+_HEADERS_S = 30.0  # in which they are to come
+_CLOSE_S = 5.0  # in which a client may read why its stream ends
+
+
+def refusal(status: int, code: str, message: str) -> bytes:
+    """A whole answer, for where there is no request to answer in the usual way."""
+    body = json.dumps({"code": code, "message": message, "retryable": status == 503}).encode()
+    head = (
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+class Connection(HttpToolsProtocol):
+    """One connection of a client."""
+
+    most_connections = 0  # set in the subclass that a front makes
+    counters: Any = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._head_bytes = 0
+        self._alarm: asyncio.TimerHandle | None = self.loop.call_later(_HEADERS_S, self._too_slow)
+        if len(self.connections) > self.most_connections:
+            self.counters.refused_connections += 1
+            transport.write(
+                refusal(503, "too_many_connections", "the broker has as many connections as it takes (max_connections)")
+            )
+            transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._hush()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._alarm is None and self._is_idle():
+            self._head_bytes = 0
+            self._alarm = self.loop.call_later(_HEADERS_S, self._too_slow)
+        if self._alarm is not None:
+            self._head_bytes += len(data)
+            # The parser hands headers on when they are whole, so what is not whole is counted here.
+            if self._head_bytes > HEADER_BYTES:
+                self._take_long(data)
+                return
+        super().data_received(data)
+
+    def _is_idle(self) -> bool:
+        cycle: Any = self.cycle  # None before the first request, whatever its type says
+        return cycle is None or bool(cycle.response_complete)
+
+    def _take_long(self, data: bytes) -> None:
+        """Takes no more than headers may have, and the rest if that was the end of them."""
+        room = max(0, HEADER_BYTES - (self._head_bytes - len(data)))
+        super().data_received(data[:room])
+        if self._alarm is not None and not self.transport.is_closing():
+            self._refuse(431, "the request's line and headers have more than 64 KiB")
+        elif not self.transport.is_closing():
+            super().data_received(data[room:])
+
+    def on_headers_complete(self) -> None:
+        self._hush()
+        self.scope["extensions"] = {"jjq.connection": self}  # type: ignore[dict-item]
+        try:
+            super().on_headers_complete()
+        except (httptools.HttpParserInvalidURLError, UnicodeDecodeError, TypeError, AttributeError):
+            self._refuse(400, "the address in the request cannot be understood")
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "this is no HTTP request")
+
+    def _refuse(self, status: int, message: str) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(refusal(status, "invalid_request", message))
+            self.transport.close()
+
+    def _too_slow(self) -> None:
+        self._alarm = None
+        self.transport.abort()
+
+    def _hush(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def end_stream(self, last: bytes) -> None:
+        """Ends an answer that is being streamed and not read: `last` is its last piece, which the client gets if it reads on
+        within a few seconds."""
+        self.cycle.response_complete = True
+        if self.transport.is_closing():
+            return
+        with contextlib.suppress(RuntimeError):
+            self.transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(last), last))
+        self.transport.close()
+        self.loop.call_later(_CLOSE_S, self.transport.abort)

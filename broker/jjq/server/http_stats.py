@@ -1,0 +1,246 @@
+"""What goes on, for people, pages and Prometheus; and whether all is well."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from starlette.responses import Response
+
+from jjq.server.http_operations import EVENTS, JSON, TEXT, Table
+from jjq.server.http_records import instant
+from jjq.server.http_requests import Json, Parts, Request, dumped
+from jjq.server.sse import Stream
+
+table = Table("Watching")
+
+_EVERY_S = 2.0
+_STATS = {"type": "object", "required": ["topics", "subscribers", "channels", "broker"]}
+_HEALTH = {
+    "type": "object", "required": ["status"],
+    "properties": {"status": {"type": "string"}, "reason": {"type": "string"}},
+}  # fmt: skip
+_BAD = ("Not well: `reason` says why.", {JSON: _HEALTH})
+
+
+class Counters:
+    """What the front counts since it started. Used from its loop alone."""
+
+    def __init__(self) -> None:
+        self.started_at = time.time()
+        self.requests: Counter[tuple[str, int]] = Counter()
+        self.seconds: dict[str, float] = {}
+        self.running: Counter[str] = Counter()
+        self.slow_clients = 0
+        self.refused_connections = 0
+
+    def began(self, operation: str) -> None:
+        self.running[operation] += 1
+
+    def answered(self, operation: str, status: int, seconds: float) -> None:
+        self.running[operation] -= 1
+        self.requests[operation, status] += 1
+        self.seconds[operation] = self.seconds.get(operation, 0.0) + seconds
+
+
+def stats_of(request: Request) -> dict[str, Any]:
+    """The store's numbers, of what the caller may read."""
+    return visible(request, request.store.stats() | {"broker": broker_stats(request.parts)})
+
+
+def visible(request: Request, found: dict[str, Any]) -> dict[str, Any]:
+    store = {name: value for name, value in found["store"].items() if name != "path"}
+    found = {**found, "store": store, "at": instant(found["at"])}
+    if request.caller.can("read", None):
+        return found
+    readable = {each["name"] for each in found["topics"] if request.can_read(each["name"])}
+    return {
+        "at": found["at"], "broker": found["broker"], "store": {},
+        "topics": [each for each in found["topics"] if each["name"] in readable],
+        "subscribers": [each for each in found["subscribers"] if each["topic"] in readable],
+        "channels": [each for each in found["channels"] if each["topic"] in readable],
+    }  # fmt: skip
+
+
+def broker_stats(parts: Parts) -> dict[str, Any]:
+    counters = parts.counters
+    return {
+        "uptime_s": round(time.time() - counters.started_at, 1), "requests": sum(list(counters.requests.values())),
+        "streams": len(parts.hub.streams), "waiting_bytes": sum(each.outbox.size for each in list(parts.hub.streams)),
+        "slow_clients": counters.slow_clients, "refused_connections": counters.refused_connections,
+        "channel_consumers": len(parts.consumers),
+    }  # fmt: skip
+
+
+@table.operation(
+    "GET", "/api/stats", "stats", "What goes on, in numbers, of the topics that the caller may read.",
+    answers={200: ("Numbers.", {JSON: _STATS})}, scope="list",
+)  # fmt: skip
+async def read_stats(request: Request) -> dict[str, Any]:
+    return await request.run(stats_of, request)
+
+
+class _StatsSource:
+    """The same numbers, again and again."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[None] | None = None
+
+    async def begin(self, stream: Stream) -> None:
+        self._task = asyncio.ensure_future(self._tell(stream))
+
+    def leave(self, stream: Stream) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _tell(self, stream: Stream) -> None:
+        request = stream.request
+        while stream.outbox.end is None:
+            found = visible(request, await request.run(Shared.of(request.parts).stats))
+            stream.put(b"event: stats\ndata: %b\n\n" % dumped(found))
+            await asyncio.sleep(_EVERY_S)
+
+
+class Shared:
+    """Numbers that many ask for at about the same time are counted once."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._mutex = threading.Lock()
+        self._found: dict[str, Any] = {}
+        self._at = 0.0
+
+    @classmethod
+    def of(cls, parts: Parts) -> Shared:
+        if parts.shared_stats is None:
+            parts.shared_stats = cls(parts)
+        return parts.shared_stats
+
+    def stats(self) -> dict[str, Any]:
+        with self._mutex:
+            if time.monotonic() - self._at > _EVERY_S / 2 or not self._found:
+                self._found = self._parts.store.stats() | {"broker": broker_stats(self._parts)}
+                self._at = time.monotonic()
+            return self._found
+
+
+@table.operation(
+    "GET", "/api/stats/stream", "stats", "The numbers every two seconds, as server-sent events.",
+    answers={200: ("Numbers, for ever.", {EVENTS: {"type": "string"}})}, scope="list",
+)  # fmt: skip
+async def follow_stats(request: Request) -> Stream:
+    return Stream(request, _StatsSource())
+
+
+# --- health --------------------------------------------------------------------------------------------------------------
+
+
+@table.operation(
+    "GET", "/healthz", None, "Whether the disk takes what is written; anybody may ask.",
+    answers={200: ("All is well.", {JSON: _HEALTH}), 503: _BAD}, lenient=True,
+)  # fmt: skip
+async def healthz(request: Request) -> Response:
+    verdict = await request.parts.health.check()
+    return _health(verdict.ok, verdict.reason)
+
+
+@table.operation(
+    "GET", "/readyz", None, "Whether requests are welcome: as /healthz, and the broker is not stopping.",
+    answers={200: ("Ready.", {JSON: _HEALTH}), 503: _BAD}, lenient=True,
+)  # fmt: skip
+async def readyz(request: Request) -> Response:
+    if request.parts.stopping.is_set():
+        return _health(False, "the broker is stopping")
+    verdict = await request.parts.health.check()
+    return _health(verdict.ok, verdict.reason)
+
+
+def _health(ok: bool, reason: str) -> Response:
+    return Json({"status": "ok"} if ok else {"status": "bad", "reason": reason}, 200 if ok else 503)
+
+
+# --- Prometheus ----------------------------------------------------------------------------------------------------------
+
+
+@table.operation(
+    "GET", "/metrics", "stats", "The numbers as Prometheus reads them.",
+    answers={200: ("Numbers.", {TEXT: {"type": "string"}})}, lenient=True,
+)  # fmt: skip
+async def metrics(request: Request) -> Response:
+    verdict = await request.parts.health.check()
+    found = await request.run(Shared.of(request.parts).stats)
+    text = "\n".join(_metrics(found, request.parts.counters, verdict.ok)) + "\n"
+    return Response(text, media_type="text/plain; version=0.0.4", headers={"cache-control": "no-store"})
+
+
+_TOPIC = {
+    "records": ("gauge", "Records that are there."), "bytes": ("gauge", "Bytes on disk."),
+    "pushed_records": ("counter", "Records ever pushed."), "pushed_bytes": ("counter", "Bytes ever pushed."),
+}  # fmt: skip
+_SUBSCRIBER = {
+    "records": ("gauge", "Records yet to be read."), "bytes": ("gauge", "Bytes yet to be read, about."),
+    "seconds": ("gauge", "Seconds since the oldest unread record was pushed."), "lost": ("gauge", "Records gone unread."),
+}  # fmt: skip
+_CHANNEL = {
+    "depth": ("gauge", "Records that wait for a consumer."), "in_flight": ("gauge", "Records in consumers' hands."),
+    "deferred": ("gauge", "Records that wait for their time."), "delivered": ("counter", "Deliveries."),
+    "acked": ("counter", "Records acknowledged."), "requeued": ("counter", "Records given back."),
+    "timed_out": ("counter", "Deliveries whose time was over."), "dead": ("counter", "Records given up."),
+    "lost": ("counter", "Records gone before they were acknowledged."),
+}  # fmt: skip
+
+
+def _metrics(found: dict[str, Any], counters: Counters, healthy: bool) -> Iterator[str]:
+    yield from _family("jjq_healthy", "gauge", "Whether the disk takes what is written.", [({}, int(healthy))])
+    free = found["store"]["disk_free_bytes"]
+    yield from _family("jjq_disk_free_bytes", "gauge", "Free bytes on the store's disk.", [({}, free)])
+    yield from _families("jjq_topic", _TOPIC, found["topics"], {"topic": "name"})
+    states = [
+        ({"topic": topic["name"], "state": state}, count)
+        for topic in found["topics"] for state, count in topic["segments"].items()
+    ]  # fmt: skip
+    yield from _family("jjq_topic_segments", "gauge", "Segments.", states)
+    names = {"subscriber": "name", "topic": "topic"}
+    yield from _families("jjq_subscriber_lag", _SUBSCRIBER, found["subscribers"], names)
+    yield from _families("jjq_channel", _CHANNEL, found["channels"], {"channel": "name", "topic": "topic"})
+    broker = found["broker"]
+    yield from _family("jjq_http_streams", "gauge", "Clients being sent events.", [({}, broker["streams"])])
+    yield from _family("jjq_http_waiting_bytes", "gauge", "Bytes that wait for them.", [({}, broker["waiting_bytes"])])
+    yield from _family(
+        "jjq_http_slow_clients", "counter", "Clients cut off for being slow.", [({}, counters.slow_clients)]
+    )
+    refused = counters.refused_connections
+    yield from _family("jjq_http_refused_connections", "counter", "Connections over the limit.", [({}, refused)])
+    answered = [({"operation": name, "status": str(status)}, n) for (name, status), n in counters.requests.items()]
+    yield from _family("jjq_http_requests", "counter", "Requests answered.", answered)
+    running = [({"operation": name}, count) for name, count in counters.running.items()]
+    yield from _family("jjq_http_running", "gauge", "Requests that are being answered, streams included.", running)
+    spent = [({"operation": name}, seconds) for name, seconds in list(counters.seconds.items())]
+    yield from _family("jjq_http_request_seconds", "counter", "Seconds they took, streams included.", spent)
+
+
+def _families(
+    prefix: str, wanted: dict[str, tuple[str, str]], rows: list[dict[str, Any]], labels: dict[str, str]
+) -> Iterator[str]:
+    for field, (kind, about) in wanted.items():
+        samples = [({label: row[name] for label, name in labels.items()}, row[field]) for row in rows]
+        yield from _family(f"{prefix}_{field}", kind, about, samples)
+
+
+def _family(name: str, kind: str, about: str, samples: Iterable[tuple[dict[str, str], float | None]]) -> Iterator[str]:
+    """Nothing for what is not known."""
+    shown = f"{name}_total" if kind == "counter" else name
+    yield f"# HELP {shown} {about}"
+    yield f"# TYPE {shown} {kind}"
+    for labels, value in samples:
+        if value is not None:
+            inside = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+            yield f"{shown}{{{inside}}} {value}" if inside else f"{shown} {value}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,212 @@
+"""Topics over HTTP: listed, made, altered, emptied, paused, deleted."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+from starlette.responses import Response
+
+from jjq.errors import InvalidArgument, TopicDeleted
+from jjq.model import SegmentInfo
+from jjq.server.http_operations import JSON, TOPIC_NAME, Table, named
+from jjq.server.http_pushing import TOPIC
+from jjq.server.http_records import instant
+from jjq.server.http_requests import Json, Request
+from jjq.store import Store
+from jjq.topic import Topic
+
+table = Table("Topics")
+
+_SETTINGS = {
+    name: {"type": kinds}
+    for name, kinds in {
+        "sync": ["string"], "sync_interval_ms": ["integer"], "segment_bytes": ["integer"],
+        "segment_rows": ["integer", "null"], "segment_age": ["string", "number", "null"],
+        "retention": ["string", "number", "null"], "retention_bytes": ["integer", "null"],
+        "retention_segments": ["integer", "null"], "retention_waits": ["boolean", "array"], "timestamps": ["string"],
+        "compression": ["string", "null"], "max_record_bytes": ["integer"], "max_batch_bytes": ["integer"],
+        "ephemeral": ["boolean"], "max_records": ["integer", "null"], "when_full": ["string"],
+    }.items()
+}  # fmt: skip
+_COLUMNS = {
+    "type": "object", "additionalProperties": {"type": "string"},
+    "description": "By name a type: string, binary, bool, int8 to int64, float32, float64, date32, timestamp, or decimal(p,s).",
+}  # fmt: skip
+NEW_TOPIC = named(
+    "NewTopic",
+    {
+        "type": "object", "required": ["name"], "additionalProperties": False,
+        "properties": {
+            "name": {"type": "string", "pattern": TOPIC_NAME}, "partitions": {"type": "integer", "minimum": 1, "maximum": 1024},
+            "schema": _COLUMNS, "exist_ok": {"type": "boolean"}, **_SETTINGS,
+        },
+    },
+)  # fmt: skip
+CHANGES = named(
+    "TopicChanges",
+    {
+        "type": "object", "additionalProperties": False,
+        "properties": {
+            "partitions": {"type": "integer", "minimum": 1, "maximum": 1024}, "add_columns": _COLUMNS, **_SETTINGS,
+        },
+    },
+)  # fmt: skip
+TOPIC_JSON = named(
+    "Topic",
+    {
+        "type": "object", "required": ["name", "id", "partitions", "records", "bytes"],
+        "properties": {
+            "name": {"type": "string"}, "id": {"type": "string"}, "partitions": {"type": "array", "items": {"type": "object"}},
+            "records": {"type": "integer"}, "bytes": {"type": "integer"}, "paused": {"type": "boolean"},
+            "schema": {"type": ["object", "null"]}, "config": {"type": "object"},
+        },
+    },
+)  # fmt: skip
+_GONE: Mapping[int, Any] = {204: ("Done.", {})}
+_TYPES = {
+    "string": pa.string(), "binary": pa.binary(), "bool": pa.bool_(), "int8": pa.int8(), "int16": pa.int16(),
+    "int32": pa.int32(), "int64": pa.int64(), "float": pa.float32(), "float32": pa.float32(), "double": pa.float64(),
+    "float64": pa.float64(), "date32": pa.date32(), "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"),
+}  # fmt: skip
+
+
+def columns_of(columns: dict[str, str]) -> pa.Schema:
+    return pa.schema([pa.field(name, _type_of(name, text)) for name, text in columns.items()])
+
+
+def _type_of(name: str, text: str) -> pa.DataType:
+    kind = text.strip().lower()
+    if kind in _TYPES:
+        return _TYPES[kind]
+    head, _, rest = kind.removesuffix(")").partition("(")
+    numbers = rest.split(",")
+    if head in ("decimal", "decimal128") and len(numbers) == 2 and all(each.strip().isdecimal() for each in numbers):
+        with contextlib.suppress(ValueError, pa.ArrowInvalid):
+            return pa.decimal128(int(numbers[0]), int(numbers[1]))
+    raise InvalidArgument(f"column {name!r}: there is no type {text!r} here; use {', '.join(_TYPES)} or decimal(p,s)")
+
+
+@table.operation(
+    "GET", "/api/topics", "topic.list", "All topics that the caller may do anything with.",
+    answers={200: ("Topics.", {JSON: {"type": "object", "required": ["topics"], "properties": {
+        "topics": {"type": "array", "items": {"type": "object"}}}}})},
+    scope="list",
+)  # fmt: skip
+async def list_topics(request: Request) -> dict[str, Any]:
+    return {"topics": await request.run(_listed, request)}
+
+
+def _listed(request: Request) -> list[dict[str, Any]]:
+    names = {each.name for each in request.store.topics() if request.can_see(each.name)}
+    held = request.store.offsets(matching=names.__contains__)
+    return [
+        {
+            "name": name, "id": each.id, "partitions": len(each.partitions),
+            "records": sum(bounds.end - bounds.start for bounds in each.partitions),
+        }
+        for name, each in sorted(held.items())
+    ]  # fmt: skip
+
+
+@table.operation(
+    "POST", "/api/topics", "topic.create", "Makes a topic.", body={JSON: NEW_TOPIC},
+    answers={201: ("The topic.", {JSON: TOPIC_JSON})}, scope="body",
+)  # fmt: skip
+async def create_topic(request: Request) -> Response:
+    given = await request.document()
+    name = given.pop("name")
+    request.allow("topic.create", name)
+    columns = given.pop("schema", None)
+    schema = None if columns is None else columns_of(columns)
+    topic = await request.run(request.store.create_topic, name, schema=schema, **given)
+    return Json(await request.run(described, topic), 201)
+
+
+def described(topic: Topic) -> dict[str, Any]:
+    found = topic.describe()
+    return {**found, "created_at": instant(found["created_at"]), "paused": topic.paused}
+
+
+@table.operation(
+    "GET", "/api/topics/{topic}", "topic.describe", "What a topic is and holds.", parameters=[TOPIC],
+    answers={200: ("The topic.", {JSON: TOPIC_JSON})},
+)  # fmt: skip
+async def describe_topic(request: Request) -> dict[str, Any]:
+    return await request.run(lambda: described(request.store.topic(request.arguments["topic"])))
+
+
+@table.operation(
+    "PATCH", "/api/topics/{topic}", "topic.alter", "Changes settings, adds partitions or columns.", parameters=[TOPIC],
+    body={JSON: CHANGES}, answers={200: ("The topic.", {JSON: TOPIC_JSON})},
+)  # fmt: skip
+async def alter_topic(request: Request) -> dict[str, Any]:
+    given = await request.document()
+    columns = given.pop("add_columns", None)
+    added = None if columns is None else columns_of(columns)
+    topic = await request.run(request.store.alter_topic, request.arguments["topic"], add_columns=added, **given)
+    return await request.run(described, topic)
+
+
+@table.operation(
+    "DELETE", "/api/topics/{topic}", "topic.delete", "Deletes a topic with its records, subscribers and channels.",
+    parameters=[TOPIC], answers=_GONE,
+)  # fmt: skip
+async def delete_topic(request: Request) -> None:
+    await request.run(request.store.delete_topic, request.arguments["topic"])
+
+
+@table.operation(
+    "POST", "/api/topics/{topic}/empty", "topic.empty", "Lets go of every record; offsets go on.", parameters=[TOPIC],
+    answers=_GONE,
+)  # fmt: skip
+async def empty_topic(request: Request) -> None:
+    await request.run(lambda: request.store.topic(request.arguments["topic"]).empty())
+
+
+@table.operation(
+    "POST", "/api/topics/{topic}/pause", "topic.pause", "The topic's channels deliver nothing until unpaused.",
+    parameters=[TOPIC], answers=_GONE,
+)  # fmt: skip
+async def pause_topic(request: Request) -> None:
+    await request.run(lambda: request.store.topic(request.arguments["topic"]).pause())
+
+
+@table.operation(
+    "POST", "/api/topics/{topic}/unpause", "topic.pause", "The topic's channels deliver again.", parameters=[TOPIC],
+    answers=_GONE,
+)  # fmt: skip
+async def unpause_topic(request: Request) -> None:
+    await request.run(lambda: request.store.topic(request.arguments["topic"]).unpause())
+
+
+@table.operation(
+    "GET", "/api/topics/{topic}/segments", "read", "The topic's segments, by partition and offset.", parameters=[TOPIC],
+    answers={200: ("Segments.", {JSON: {"type": "object", "required": ["segments"], "properties": {
+        "segments": {"type": "array", "items": {"type": "object"}}}}})},
+)  # fmt: skip
+async def list_segments(request: Request) -> dict[str, Any]:
+    return {"segments": await request.run(_segments, request.store, request.arguments["topic"])}
+
+
+def _segments(store: Store, name: str) -> list[dict[str, Any]]:
+    topic = store.topic(name)
+    hot = hot_segments(store)
+    with contextlib.suppress(TopicDeleted):
+        return [_segment(each, hot) for each in topic.segments()]
+    return []
+
+
+def _segment(each: SegmentInfo, hot: frozenset[str]) -> dict[str, Any]:
+    found = each.to_dict()
+    del found["path"]
+    for name in ("min_timestamp", "max_timestamp", "appended_at"):
+        found[name] = instant(found[name] or None)
+    return found | {"hot": each.id in hot}
+
+
+def hot_segments(store: Store) -> frozenset[str]:
+    """The ids of segments that this process keeps in memory."""
+    return frozenset(str(each["id"]) for each in store.hot.stats().get("segments", ()))

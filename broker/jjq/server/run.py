@@ -1,0 +1,255 @@
+"""A broker's life: the store and its fronts are opened, it says that it is ready, waits for a signal, and stops."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import signal
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from jjq import files
+from jjq.errors import InvalidArgument
+from jjq.server.guard import Guard
+from jjq.server.settings import ServerSettings
+from jjq.store import Store, open_store
+
+log = logging.getLogger("jjq.server")
+
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_STOP_EXTRA_S = 5.0  # beyond the grace, for what a front does when that is over
+# Of each front its class, in the module of its name, and what it needs. Imported when it is served: HTTP's packages are
+# an extra, and either takes its time.
+_FRONTS = {
+    "flight": ("FlightFront", "a pyarrow with Flight"),
+    "http": ("HttpFront", "the packages of the extra `server`: pip install 'jjq[server]'"),
+}
+
+
+class Front(Protocol):
+    """One way into a store over the network."""
+
+    def start(self) -> int:
+        """Binds, and serves from now on in threads of its own; returns the port. Raises OSError, InvalidArgument."""
+
+    def stop(self, grace: float) -> None:
+        """Takes nothing new, gives what runs `grace` seconds to end, tells clients that are sent what comes, closes."""
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where a broker listens; None: that front is off."""
+
+    flight: str | None
+    http: str | None
+
+
+class Broker:
+    """A store that is being served; `with` starts and stops it."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self._store: Store | None = None
+        self._fronts: list[Front] = []
+
+    def start(self) -> Addresses:
+        """Opens everything, or nothing. Raises InvalidArgument for settings that cannot be served, and what opening the
+        store and listening raise."""
+        settings = self.settings
+        guard = Guard(settings)
+        check_exposure(settings, guard.needs_tokens)
+        check_certificates(settings)
+        kinds = front_kinds(settings)
+        self._store = open_store(settings.store, hot_bytes=settings.hot_bytes, create_topics=settings.auto_create)
+        try:
+            ports = {name: self._start(kind(self._store, settings, guard), name) for name, kind in kinds.items()}
+        except BaseException:
+            self.stop(grace=0)
+            raise
+        found = Addresses(
+            flight=_url("jjq+tls" if settings.tls else "jjq", settings.host, ports.get("flight")),
+            http=_url("https" if settings.tls else "http", settings.host, ports.get("http")),
+        )
+        said = {
+            "flight": found.flight,
+            "http": found.http,
+            "store": str(self._store.path),
+            "tokens": guard.needs_tokens,
+        }
+        log.info("ready", extra={"fields": said})
+        if not settings.on_loopback and not (settings.tls and guard.needs_tokens):
+            log.warning("other machines can reach this broker without TLS or without tokens, as allow_insecure says")
+        return found
+
+    def _start(self, front: Front, name: str) -> int:
+        try:
+            port = front.start()
+        except OSError as error:
+            wanted = getattr(self.settings, f"{name}_port")
+            raise InvalidArgument(
+                f"cannot listen on {self.settings.host}:{wanted} for {name}: {error.strerror or error}; "
+                f"give another --{name}-port, or end what listens there"
+            ) from error
+        self._fronts.append(front)
+        return port
+
+    def stop(self, grace: float | None = None) -> None:
+        """Ends requests within `grace` seconds (`stop_grace_s`), closes the store. A second stop is quiet."""
+        within = self.settings.stop_grace_s if grace is None else grace
+        fronts, self._fronts = self._fronts, []
+        threads = [threading.Thread(target=_stop, args=(each, within), name="jjq-stop", daemon=True) for each in fronts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(within + _STOP_EXTRA_S)
+            if thread.is_alive():
+                log.error("a front does not stop; the store is closed under it")
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _stop(front: Front, grace: float) -> None:
+    try:
+        front.stop(grace)
+    except Exception:
+        log.exception("a front did not stop as it should")  # the store is closed all the same
+
+
+def serve(settings: ServerSettings, ready: Callable[[Addresses], None]) -> None:
+    """Serves until SIGTERM or SIGINT; `ready` is called once with where. For the main thread.
+
+    A second signal ends the process at once, which loses nothing that was acknowledged.
+    """
+    with _Signals() as signals:
+        broker = Broker(settings)
+        addresses = broker.start()
+        try:
+            ready(addresses)
+            notify("READY=1")
+            caught = signals.wait()
+            log.info("stopping", extra={"fields": {"signal": caught.name}})
+            notify("STOPPING=1")
+        finally:
+            broker.stop()
+        log.info("stopped")
+
+
+class _Signals:
+    """Waits for a signal that asks to stop; one that came before is not lost.
+
+    By handlers: to block signals and ask for them would take all threads, and numpy has made some before jjq is called.
+    """
+
+    def __enter__(self) -> Self:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self._fd_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        self._before = {each: signal.signal(each, lambda *_: None) for each in _STOP_SIGNALS}
+        return self
+
+    def wait(self) -> signal.Signals:
+        """The signal; the next one does what it would have done without this."""
+        while (caught := os.read(self._read, 1)[0]) not in _STOP_SIGNALS:
+            pass
+        for each in _STOP_SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
+        return signal.Signals(caught)
+
+    def __exit__(self, *_: object) -> None:
+        for each, before in self._before.items():
+            signal.signal(each, before)
+        signal.set_wakeup_fd(self._fd_before)
+        os.close(self._read)
+        os.close(self._write)
+
+
+def check_exposure(settings: ServerSettings, has_tokens: bool) -> None:
+    """Raises InvalidArgument for a broker that other machines could use without TLS or without tokens, unless told to."""
+    if settings.tokens is not None and not has_tokens:
+        raise InvalidArgument(f"there are no tokens in {settings.tokens}; make one with `jjq token create`")
+    if settings.on_loopback or settings.allow_insecure:
+        return
+    missing = []
+    if not settings.tls:
+        missing.append("TLS (--tls-cert and --tls-key)")
+    if not has_tokens:
+        missing.append("tokens (`jjq token create`)")
+    if missing:
+        raise InvalidArgument(
+            f"{settings.host} can be reached from other machines, and there is no {' and there are no '.join(missing)}; "
+            f"add that, or say --allow-insecure"
+        )
+
+
+def check_certificates(settings: ServerSettings) -> None:
+    """Raises InvalidArgument, which names the file, for certificates and keys that are none or do not fit."""
+    if settings.tls_cert is None or settings.tls_key is None:
+        return
+    for path in (settings.tls_cert, settings.tls_key, settings.tls_client_ca):
+        if path is not None:
+            with files.translated("read", path):
+                files.read(path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key, password=_no_password)
+    except (ssl.SSLError, ValueError) as error:
+        raise InvalidArgument(
+            f"{settings.tls_cert} and {settings.tls_key} are no certificate and its key in PEM, without a password: {error}"
+        ) from error
+    try:
+        if settings.tls_client_ca is not None:
+            context.load_verify_locations(settings.tls_client_ca)
+    except ssl.SSLError as error:
+        raise InvalidArgument(f"{settings.tls_client_ca} holds no certificates in PEM: {error}") from error
+
+
+def _no_password() -> str:
+    raise ValueError("the key has a password, and nobody is there to type it")
+
+
+def front_kinds(settings: ServerSettings) -> dict[str, Callable[[Store, ServerSettings, Guard], Front]]:
+    """The fronts that settings ask for; raises InvalidArgument for one whose packages are not installed."""
+    found: dict[str, Callable[[Store, ServerSettings, Guard], Front]] = {}
+    for name, (class_name, needs) in _FRONTS.items():
+        if getattr(settings, name):
+            try:
+                module = importlib.import_module(f"jjq.server.{name}")
+            except ModuleNotFoundError as error:
+                raise InvalidArgument(
+                    f"{name} needs {needs} (there is no {error.name}); or leave it out with --no-{name}"
+                ) from error
+            found[name] = getattr(module, class_name)
+    return found
+
+
+def _url(scheme: str, host: str, port: int | None) -> str | None:
+    if port is None:
+        return None
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def notify(state: str) -> None:
+    """Tells systemd, where it started this process and asked to be told (Type=notify)."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:
+        to.connect("\0" + address[1:] if address.startswith("@") else address)
+        to.sendall(state.encode())

@@ -1,0 +1,185 @@
+"""A broker over Flight, beside a bare Flight server that does nothing else, each a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import flight
+
+import jjq
+from tests.bench.run import Run, rate
+from tests.bench.table import Row, at_least
+from tests.brokers import serving
+
+VALUE = os.urandom(100)
+BATCH_ROWS = 64 << 10
+SCHEMA = pa.schema([("value", pa.binary())])
+
+
+class Bare(flight.FlightServerBase):
+    """Streams an IPC file that was named, answers every batch it is sent, and keeps nothing."""
+
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.RecordBatchStream:
+        return flight.RecordBatchStream(pa.ipc.open_file(pa.memory_map(ticket.ticket.decode())).read_all())
+
+    def do_put(
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter,
+    ) -> None:  # fmt: skip
+        while True:
+            try:
+                reader.read_chunk()
+            except StopIteration:
+                return
+            writer.write(pa.py_buffer(b"{}"))
+
+
+@contextlib.contextmanager
+def bare() -> Iterator[flight.FlightClient]:
+    process = subprocess.Popen([sys.executable, "-m", "tests.bench.flight"], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        with flight.FlightClient(f"grpc://127.0.0.1:{int(process.stdout.readline())}") as client:
+            yield client
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@contextlib.contextmanager
+def served(directory: Path) -> Iterator[jjq.Store]:
+    with serving(directory / "store", "--no-http") as broker, jjq.connect(broker.flight) as store:
+        yield store
+
+
+def batch(rows: int) -> pa.RecordBatch:
+    return pa.record_batch([pa.array([VALUE] * rows, pa.binary())], schema=SCHEMA)
+
+
+def flight_get(run: Run) -> list[Row]:
+    rows = run.amount(40 * BATCH_ROWS, 1000)
+    with run.place() as place, bare() as peer, served(place) as store:
+        topic = store.create_topic("measured", sync="none")
+        for _ in range(max(1, rows // BATCH_ROWS)):
+            topic.push_table(batch(min(rows, BATCH_ROWS)))
+        store.maintain()
+        with jjq.open(place / "store", maintenance=False) as files:
+            log = files.log(topic.id, 0)
+            with log.exclusive():
+                log.roll_locked()
+            files.maintain(grace_us=0)
+        with pa.OSFile(str(place / "peer.arrow"), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
+            for each in topic.read(metadata=[]):
+                writer.write_batch(each)
+        ticket = flight.Ticket(str(place / "peer.arrow").encode())
+
+        def read() -> None:
+            assert sum(each.num_rows for each in topic.read(metadata=[])) == rows
+
+        figures = run.interleave(
+            {
+                "jjq": lambda: rate(rows, read),
+                "bare": lambda: rate(rows, lambda: sum(each.data.num_rows for each in peer.do_get(ticket))),
+            }
+        )
+    return [
+        Row("broker, DoGet of a sealed topic, 100 B", "bare Flight server, the same IPC file", "/s", figures["jjq"],
+            figures["bare"], at_least(0.8))
+    ]  # fmt: skip
+
+
+def flight_put(run: Run) -> list[Row]:
+    count = run.amount(20, 1)
+    data = batch(run.amount(BATCH_ROWS, 10))
+    with run.place() as place, bare() as peer, served(place) as store:
+        topic = store.create_topic("measured", sync="interval", retention_segments=2)
+
+        def push() -> None:
+            for _ in range(count):
+                topic.push_table(data)
+
+        def put() -> None:
+            writer, reader = peer.do_put(flight.FlightDescriptor.for_path("x"), SCHEMA)
+            for _ in range(count):
+                writer.write_batch(data)
+            writer.done_writing()
+            while reader.read() is not None:
+                pass
+            writer.close()
+
+        figures = run.interleave(
+            {"jjq": lambda: rate(count * data.num_rows, push), "bare": lambda: rate(count * data.num_rows, put)}
+        )
+    return [
+        Row("broker, push_table of 64 Ki rows of 100 B, `interval`", "bare Flight server that drops them", "/s",
+            figures["jjq"], figures["bare"], at_least(0.5))
+    ]  # fmt: skip
+
+
+def flight_push(run: Run) -> list[Row]:
+    count = run.amount(2000, 5)
+    with run.place() as place, bare() as peer, served(place) as store:
+        topic = store.create_topic("measured", sync="none")
+        data = batch(1)
+        writer, reader = peer.do_put(flight.FlightDescriptor.for_path("x"), SCHEMA)
+
+        def push() -> None:
+            for _ in range(count):
+                topic.push(VALUE)
+
+        def put() -> None:
+            for _ in range(count):
+                writer.write_batch(data)
+                reader.read()
+
+        figures = run.interleave({"jjq": lambda: rate(count, push), "bare": lambda: rate(count, put)})
+        writer.close()
+    return [
+        Row("broker, acknowledged push of 100 B, `none`", "bare Flight server that answers", "/s", figures["jjq"],
+            figures["bare"])
+    ]  # fmt: skip
+
+
+def flight_producer(run: Run) -> list[Row]:
+    count = run.amount(300_000, 100)
+    rows = []
+    for sync in ("always", "none"):
+        with run.place() as place, served(place) as store, jjq.open(place / "embedded", maintenance=False) as embedded:
+            for each in (store, embedded):
+                each.create_topic("measured", sync=sync)
+
+            def produce(to: jjq.Store) -> None:
+                with to.producer() as producer:
+                    for _ in range(count):
+                        producer.push("measured", VALUE)
+                assert producer.failed == 0
+
+            figures = run.interleave(
+                {
+                    "jjq": lambda store=store: rate(count, lambda: produce(store)),
+                    "embedded": lambda embedded=embedded: rate(count, lambda: produce(embedded)),
+                }
+            )
+        rows.append(
+            Row(f"broker, producer, 100 B, `{sync}`", "the same producer, embedded", "/s", figures["jjq"],
+                figures["embedded"])
+        )  # fmt: skip
+    return rows
+
+
+BENCHMARKS = {
+    "flight-get": flight_get, "flight-put": flight_put, "flight-push": flight_push, "flight-producer": flight_producer,
+}  # fmt: skip
+
+
+if __name__ == "__main__":
+    server = Bare("grpc://127.0.0.1:0")
+    print(server.port, flush=True)
+    server.serve()

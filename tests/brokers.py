@@ -1,0 +1,85 @@
+"""Brokers as processes, for tests: `jjq serve` on free ports, killed at the latest when the test ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+COMMAND = Path(sys.executable).with_name("jjq")
+KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "COVERAGE_PROCESS_START")
+
+
+@dataclass
+class Served:
+    """A running broker: where it listens, and what it has said."""
+
+    process: subprocess.Popen[bytes]
+    log_path: Path
+    store: Path
+    flight: str
+    http: str
+    ready: dict[str, Any] = field(repr=False)
+
+    @property
+    def port(self) -> int:
+        """Of Flight."""
+        return int(self.flight.rpartition(":")[2])
+
+    def stop(self, by: signal.Signals = signal.SIGTERM) -> int:
+        """Asks it to end, and waits until it has; its exit code."""
+        self.process.send_signal(by)
+        return self.process.wait()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def log(self) -> list[dict[str, Any]]:
+        """What it has logged; every line is JSON, or this raises."""
+        return [json.loads(line) for line in self.log_path.read_text(encoding="utf-8").splitlines()]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The variables of a broker: none that this test's own environment says of jjq."""
+    return {name: os.environ[name] for name in KEPT if name in os.environ} | {"PYTHONWARNINGS": "error"} | more
+
+
+@contextlib.contextmanager
+def serving(store: Path, *options: str | Path, **variables: str) -> Iterator[Served]:
+    """A broker that is ready; what options say comes before the free ports and loopback that it gets without them."""
+    log_path = store.with_name(f"{store.name}-broker-{os.urandom(4).hex()}.log")
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    given = ["--store", store, "--flight-port", "0", "--http-port", "0", "--json", *options]
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            [COMMAND, "serve", *map(str, given)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
+            env=environment(**variables),
+        )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line, f"the broker ended with {process.wait()}: {log_path.read_text()}"
+        ready = json.loads(line)
+        yield Served(process, log_path, store, ready["flight"] or "", ready["http"] or "", ready)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def refused(store: Path, *options: str | Path, **variables: str) -> tuple[int, str]:
+    """The exit code of a broker that does not start, and what it said last."""
+    done = subprocess.run(
+        [COMMAND, "serve", "--store", store, "--flight-port", "0", "--http-port", "0", *map(str, options)],
+        stdin=subprocess.DEVNULL, capture_output=True, env=environment(**variables),
+    )  # fmt: skip
+    assert done.stdout == b""
+    return done.returncode, done.stderr.decode().splitlines()[-1]

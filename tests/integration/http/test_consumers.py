@@ -1,0 +1,127 @@
+"""Subscribers and channels over HTTP."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.fronts import Front
+
+
+def test_a_subscriber_is_made_popped_peeked_moved_and_deleted(front: Front) -> None:
+    front.store.create_topic("t").push_many([b"%d" % i for i in range(10)])
+    made = front.json("POST", "/api/subscribers", status=201, json={"topic": "t", "name": "billing", "start": 2})
+    assert (made["name"], made["topic"], made["positions"], made["lag"][0]["records"]) == ("billing", "t", {"0": 2}, 8)
+    path = "/api/subscribers/billing"
+    assert [each["value"] for each in front.json("GET", f"{path}/peek")["records"]] == ["2"]
+    assert [each["value"] for each in front.json("POST", f"{path}/pop")["records"]] == ["2"]
+    assert [each["offset"] for each in front.json("POST", f"{path}/pop?max=100")["records"]] == list(range(3, 10))
+    assert front.json("POST", f"{path}/pop")["records"] == []
+    assert front.json("POST", f"{path}/seek", json={"start": {"0": 9}})["positions"] == {"0": 9}
+    assert front.json("POST", f"{path}/seek", json={"start": "earliest"})["positions"] == {"0": 0}
+    assert [each["name"] for each in front.json("GET", "/api/subscribers?topic=t")["subscribers"]] == ["billing"]
+    assert front.code("POST", "/api/subscribers", json={"topic": "t", "name": "billing"}) == (409, "subscriber_exists")
+    front.json("DELETE", path, status=204)
+    assert front.code("GET", path) == (404, "subscriber_not_found")
+    assert front.code("POST", "/api/subscribers", json={"topic": "x"}) == (404, "topic_not_found")
+
+
+def test_a_pop_waits_for_a_record_and_each_goes_to_one(front: Front) -> None:
+    front.store.create_topic("t")
+    front.json("POST", "/api/subscribers", status=201, json={"topic": "t", "name": "s"})
+    with ThreadPoolExecutor(20) as poppers:
+        popped = [poppers.submit(front.json, "POST", "/api/subscribers/s/pop?timeout=60") for _ in range(20)]
+        front.store.topic("t").push_many([b"%d" % i for i in range(20)])
+        values = [each["value"] for one in popped for each in one.result()["records"]]
+    assert sorted(map(int, values)) == list(range(20))
+
+
+def test_who_waits_hears_that_the_topic_is_deleted(front: Front) -> None:
+    front.store.create_topic("t")
+    front.json("POST", "/api/subscribers", status=201, json={"topic": "t", "name": "s"})
+    with ThreadPoolExecutor(1) as popper:
+        popped = popper.submit(front.client.post, "/api/subscribers/s/pop?timeout=60")
+        pause = threading.Event()
+        while not front.http._parts.counters.running["pop_records"]:
+            pause.wait(0.005)
+        front.store.delete_topic("t")
+        assert popped.result().json()["code"] in ("topic_deleted", "subscriber_not_found")
+
+
+def test_a_channel_is_made_with_settings_and_changed(front: Front) -> None:
+    path = "/api/topics/orders/channels/workers"
+    made = front.json("PUT", path, json={"max_attempts": 2, "ack_timeout": 5})
+    assert (made["name"], made["topic"], made["max_attempts"], made["ack_timeout"]) == ("workers", "orders", 2, 5.0)
+    assert front.json("PUT", path, json={"max_attempts": None})["max_attempts"] is None
+    assert front.json("GET", path)["counts"]["depth"] == 0
+    assert [each["name"] for each in front.json("GET", "/api/channels")["channels"]] == ["workers"]
+    front.json("DELETE", path, status=204)
+    assert front.code("GET", path) == (404, "channel_not_found")
+
+
+def test_records_are_received_acknowledged_requeued_and_touched(front: Front) -> None:
+    front.store.create_topic("t").push_many([b"%d" % i for i in range(5)])
+    path = "/api/topics/t/channels/c"
+    front.json("PUT", path, json={})
+    got = front.json("POST", f"{path}/receive?max=3")["deliveries"]
+    assert [(each["record"]["value"], each["attempts"]) for each in got] == [("0", 1), ("1", 1), ("2", 1)]
+    ids = [each["id"] for each in got]
+    assert front.json("POST", f"{path}/ack", json={"deliveries": ids[:1]}) == {"settled": 1}
+    assert front.json("POST", f"{path}/touch", json={"deliveries": ids[1:]}) == {"settled": 2}
+    assert front.json("POST", f"{path}/requeue", json={"deliveries": ids[1:2], "delay": 0}) == {"settled": 1}
+    assert front.code("POST", f"{path}/ack", json={"deliveries": [ids[0], ids[2]]}) == (409, "delivery_expired")
+    counts = front.json("GET", path)["counts"]
+    assert (counts["acked"], counts["requeued"], counts["in_flight"], counts["depth"]) == (2, 1, 0, 3)
+    again = front.json("POST", f"{path}/receive?max=10&timeout=60")["deliveries"]
+    assert [(each["record"]["value"], each["attempts"]) for each in again] == [("1", 2), ("3", 1), ("4", 1)]
+
+
+def test_a_consumer_has_at_most_so_many_in_hand(front: Front) -> None:
+    front.store.create_topic("t").push_many([b"x"] * 10)
+    path = "/api/topics/t/channels/c"
+    front.json("PUT", path, json={})
+    assert len(front.json("POST", f"{path}/receive?max=10&consumer=a&max_in_flight=4")["deliveries"]) == 4
+    assert front.json("POST", f"{path}/receive?max=10&consumer=a")["deliveries"] == []
+    assert len(front.json("POST", f"{path}/receive?max=10&consumer=b")["deliveries"]) == 6
+
+
+def test_dead_letters_are_given_back(front: Front) -> None:
+    front.store.create_topic("t").push(b"poison")
+    path = "/api/topics/t/channels/c"
+    front.json("PUT", path, json={"max_attempts": 1})
+    (got,) = front.json("POST", f"{path}/receive")["deliveries"]
+    front.json("POST", f"{path}/requeue", json={"deliveries": [got["id"]], "reason": "no"})
+    assert front.json("GET", path)["counts"]["dead"] == 1
+    assert front.json("POST", f"{path}/revive") == {"revived": 1}
+    (got,) = front.json("POST", f"{path}/receive?timeout=60")["deliveries"]
+    assert got["record"]["value"] == "poison"
+
+
+def test_what_a_broker_had_in_hand_goes_to_others_when_it_stops(front: Front) -> None:
+    front.store.create_topic("t").push(b"x")
+    path = "/api/topics/t/channels/c"
+    front.json("PUT", path, json={})
+    assert len(front.json("POST", f"{path}/receive")["deliveries"]) == 1
+    front.client.close()
+    front.http.stop(5.0)
+    with front.store.channel("t", "c") as channel:
+        (delivery,) = channel.receive()
+        assert delivery.record.value == b"x"
+        delivery.ack()
+
+
+@pytest.mark.parametrize("path", ["receive", "ack", "pause", "revive"])
+def test_a_channel_that_is_not_there_is_named(front: Front, path: str) -> None:
+    front.store.create_topic("t")
+    body = {"deliveries": ["x"]} if path == "ack" else None
+    code = front.code("POST", f"/api/topics/t/channels/none/{path}", json=body)
+    assert code == ((409, "delivery_expired") if path == "ack" else (404, "channel_not_found"))
+
+
+def test_a_channel_made_again_under_its_name_is_another(front: Front) -> None:
+    front.store.create_topic("t").push(b"x")
+    path = "/api/topics/t/channels/c"
+    for _ in range(3):
+        front.json("PUT", path, json={})
+        assert len(front.json("POST", f"{path}/receive")["deliveries"]) == 1
+        front.json("DELETE", path, status=204)

@@ -1,0 +1,357 @@
+"""What holds whatever is asked: health, limits, who may ask from where, what gets out, the description and the pages."""
+
+import json
+import logging
+import os
+import re
+import socket
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from jjq import files
+from jjq.server.health import Health
+from jjq.server.http_app import all_operations
+from jjq.server.http_errors import STATUS, without_paths
+from tests.examples import blocks
+from tests.fronts import Front, Fronting
+
+STATIC = Path(__file__).resolve().parents[3] / "broker" / "jjq" / "server" / "static"
+
+
+def raw(front: Front, data: bytes) -> bytes:
+    """What the broker says to these bytes, until it closes the connection."""
+    with socket.create_connection(("127.0.0.1", front.port), timeout=60) as sock:
+        sock.sendall(data)
+        got = b""
+        while piece := sock.recv(65536):
+            got += piece
+    return got
+
+
+# --- health ----------------------------------------------------------------------------------------------------------
+
+
+def test_health_turns_bad_with_the_disk_and_good_again(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jjq.server.health._FRESH_S", 0.0)
+    for path in ("/healthz", "/readyz"):
+        assert front.json("GET", path) == {"status": "ok"}
+    assert front.client.get("/ping").text == "OK"
+
+    def full(fd: int, data: bytes, position: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "pwrite", full)
+    for path in ("/healthz", "/readyz"):
+        assert "No space" in front.json("GET", path, status=503)["reason"]
+    assert front.client.get("/ping").status_code == 500
+    assert "jjq_healthy 0" in front.client.get("/metrics").text
+    assert front.json("GET", "/stats?format=json")["health"].startswith("NOK")
+    monkeypatch.undo()
+    monkeypatch.setattr("jjq.server.health._FRESH_S", 0.0)
+    for path in ("/healthz", "/readyz"):
+        assert front.json("GET", path) == {"status": "ok"}
+
+
+def test_a_disk_that_hangs_is_a_bad_one(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jjq.server.health._FRESH_S", 0.0)
+    monkeypatch.setattr("jjq.server.health._PATIENCE_S", 0.05)
+    hanging = threading.Event()
+    datasync = files.datasync
+
+    def hang(fd: int) -> None:
+        hanging.wait(60)
+        datasync(fd)
+
+    monkeypatch.setattr(files, "datasync", hang)
+    assert "not answered" in front.json("GET", "/healthz", status=503)["reason"]
+    hanging.set()
+    monkeypatch.setattr("jjq.server.health._PATIENCE_S", 60.0)
+    assert front.json("GET", "/healthz") == {"status": "ok"}
+
+
+def test_health_leaves_nothing_in_the_store(front: Front) -> None:
+    before = sorted(front.store.path.rglob("*"))
+    for _ in range(3):
+        front.json("GET", "/healthz")
+    assert sorted(front.store.path.rglob("*")) == before
+    assert isinstance(front.http._parts.health, Health)
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+def test_headers_without_end_are_refused(front: Front) -> None:
+    for head in (b"GET /" + b"x" * 70_000, b"GET / HTTP/1.1\r\nhost: x\r\nx: " + b"y" * 70_000,
+                 b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 20_000):  # fmt: skip
+        assert raw(front, head).startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize("data", [b"\0\0\0\0\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"CONNECT x:1 HTTP/1.1\r\n\r\n",
+                                  b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
+                                  b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"])  # fmt: skip
+def test_what_is_no_request_gets_an_error_and_no_traceback(front: Front, data: bytes) -> None:
+    got = raw(front, data)
+    assert got.startswith(b"HTTP/1.1 4")
+    body = json.loads(got.partition(b"\r\n\r\n")[2])
+    assert body["code"]
+
+
+def test_a_request_may_come_in_pieces(front: Front) -> None:
+    with socket.create_connection(("127.0.0.1", front.port), timeout=60) as sock:
+        for (
+            byte
+        ) in b"POST /pub?topic=t HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello":
+            sock.sendall(bytes([byte]))
+        got = b""
+        while piece := sock.recv(4096):
+            got += piece
+    assert got.startswith(b"HTTP/1.1 200 ")
+
+
+def test_pipelined_and_large_requests_are_answered(front: Front) -> None:
+    one = b"POST /pub?topic=t HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 100000\r\n%s\r\n" + b"x" * 100_000
+    got = raw(front, one % b"" * 3 + one % b"connection: close\r\n")
+    assert got.count(b"HTTP/1.1 200 ") == 4
+    assert front.json("GET", "/api/topics/t")["records"] == 4
+
+
+def test_more_connections_than_may_be_are_refused(serve: Fronting) -> None:
+    front = serve(max_connections=3)
+    with httpx.Client(base_url=front.url) as one, httpx.Client(base_url=front.url) as other:
+        for client in (front.client, one, other):
+            assert client.get("/healthz").status_code == 200
+        refused = raw(front, b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert refused.startswith(b"HTTP/1.1 503 ")
+        assert b"too_many_connections" in refused
+    assert "jjq_http_refused_connections_total 1" in front.client.get("/metrics").text
+
+
+def test_more_streams_than_may_be_are_refused(serve: Fronting) -> None:
+    front = serve(max_subscriptions=1)
+    front.store.create_topic("t")
+    with front.stream("/api/topics/t/stream") as events:
+        assert front.code("GET", "/api/topics/t/stream") == (429, "too_many_requests")
+        assert front.code("GET", "/api/events") == (429, "too_many_requests")
+        front.store.topic("t").push(b"x")
+        assert json.loads(events.next().data)["value"] == "x"
+
+
+def test_rates_are_held_to(serve: Fronting) -> None:
+    front = serve(token_records_per_s=2)
+    assert front.client.post("/mpub?topic=t", content=b"a\nb\nc").text == "OK"
+    answer = front.client.post("/pub?topic=t", content=b"x")
+    assert (answer.status_code, answer.json()["code"]) == (429, "too_many_requests")
+    assert int(answer.headers["retry-after"]) >= 1
+
+
+# --- who asks from where ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"origin": "SELF"}, 200),
+        ({"origin": "https://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": "https://friend.example"}, 200),
+        ({"origin": "https://friend.example.evil.example"}, 403),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-site"}, 403),
+        ({"sec-fetch-site": "same-origin"}, 200),
+        ({"host": "evil.example"}, 421),
+        ({"host": "evil.example", "origin": "http://evil.example"}, 421),
+        ({"host": "localhost:4751"}, 200),
+        ({"host": "[::1]:4751"}, 200),
+    ],
+)
+def test_a_page_of_another_site_changes_nothing(serve: Fronting, headers: dict[str, str], status: int) -> None:
+    front = serve(origins=("https://friend.example",))
+    sent = {name: front.url if value == "SELF" else value for name, value in headers.items()}
+    assert front.client.post("/pub?topic=t", content=b"x", headers=sent).status_code == status
+    assert len(front.store.topics()) == (1 if status == 200 else 0)
+
+
+def test_a_page_under_another_name_reads_nothing_either(front: Front) -> None:
+    front.store.create_topic("t")
+    assert front.code("GET", "/api/topics", headers={"host": "evil.example"}) == (421, "wrong_host")
+    answer = front.client.get("/api/topics", headers={"origin": "https://evil.example"})
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_a_page_of_a_site_that_may_reads_answers(serve: Fronting) -> None:
+    front = serve(origins=("https://friend.example",))
+    for origin, allowed in (("https://friend.example", "https://friend.example"), ("https://evil.example", None)):
+        headers = {"origin": origin, "access-control-request-method": "POST"}
+        preflight = front.client.options("/api/events", headers=headers)
+        assert preflight.status_code == (204 if allowed else 405)
+        for answer in (preflight, front.client.get("/api/topics", headers={"origin": origin})):
+            assert answer.headers.get("access-control-allow-origin") == allowed
+
+
+# --- what gets out ---------------------------------------------------------------------------------------------------
+
+
+def test_no_answer_has_a_path_or_a_traceback(front: Front, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    front.store.create_topic("t").push(b"x")
+    for path in ("/api/topics/x", "/api/subscribers/x", "/api/topics/t/channels/x", "/api/nothing", "/static/..%2Fx"):
+        assert front.code("GET", path)[0] == 404
+
+    def broken() -> None:
+        raise ZeroDivisionError(f"at {front.store.path}/secret")
+
+    monkeypatch.setattr(front.store, "writers", broken)
+    with caplog.at_level(logging.ERROR):
+        answer = front.client.get("/api/writers")
+    assert (answer.status_code, answer.json()["code"]) == (500, "internal")
+    assert "secret" not in answer.text
+    reference = answer.json()["message"].rpartition(" ")[2]
+    assert any(reference in each.getMessage() for each in caplog.records)
+
+
+def test_damage_is_named_without_its_place(front: Front) -> None:
+    topic = front.store.create_topic("t")
+    topic.push(b"x" * 100)
+    (path,) = (front.store.path / "topics" / topic.id / "0").glob("*.arrows")
+    data = bytearray(path.read_bytes())
+    data[-60] ^= 1
+    whole = path.read_bytes()
+    path.write_bytes(bytes(data))
+    assert front.code("GET", "/api/topics/t/records") == (500, "damaged_segment")
+    path.write_bytes(whole)
+
+
+def test_paths_are_taken_out_of_messages() -> None:
+    store = Path("/srv/data/jjq")
+    cases = {
+        "there is no topic 'x' in /srv/data/jjq; did you mean 'y'?": "there is no topic 'x'; did you mean 'y'?",
+        "/srv/data/jjq/topics/ab/0/c.arrows: the active file is missing": "the store: the active file is missing",
+        "cannot read '/etc/secret/key'": "cannot read '(a file)'",
+        "use 1/2 or a/b": "use 1/2 or a/b",
+    }  # fmt: skip
+    for text, wanted in cases.items():
+        assert without_paths(text, store) == wanted
+
+
+def test_every_answer_says_what_a_browser_may_do_with_it(front: Front) -> None:
+    for path in ("/", "/docs", "/static/page.js", "/api/topics", "/api/nothing", "/healthz"):
+        headers = front.client.get(path).headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+        assert "default-src 'self'" in headers["content-security-policy"]
+        assert "server" not in headers
+
+
+def test_methods_that_a_path_does_not_take_are_named(front: Front) -> None:
+    answer = front.client.put("/api/topics/t")
+    assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
+    assert answer.headers["allow"] == "DELETE, GET, PATCH"
+    assert front.client.put("/api/events").headers["allow"] == "GET, POST"
+    assert front.client.head("/healthz").status_code == 200
+    assert front.client.head("/api/events").status_code == 200
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+_LINE = re.compile(r'([a-z_:]+)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\.)*",?)*)\})? (-?[0-9.e+-]+)')
+
+
+def test_metrics_are_as_prometheus_reads_them(front: Front) -> None:
+    front.client.post("/pub?topic=orders", content=b"hello")
+    front.json("PUT", "/api/topics/orders/channels/workers", json={})
+    front.json("POST", "/api/subscribers", status=201, json={"topic": "orders", "name": "billing"})
+    answer = front.client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    kinds, samples = {}, {}
+    for line in answer.text.splitlines():
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            assert name not in kinds
+            kinds[name] = kind
+        elif not line.startswith("# HELP "):
+            match = _LINE.fullmatch(line)
+            assert match, line
+            assert match[1] in kinds
+            samples[match[1], match[2] or ""] = float(match[3])
+    assert samples["jjq_topic_records", 'topic="orders"'] == 1
+    assert samples["jjq_subscriber_lag_records", 'subscriber="billing",topic="orders"'] == 1
+    assert samples["jjq_channel_depth", 'channel="workers",topic="orders"'] == 1
+    assert samples["jjq_http_requests_total", 'operation="pub",status="200"'] == 1
+    assert samples["jjq_healthy", ""] == 1
+    assert all(kind == "counter" for name, kind in kinds.items() if name.endswith("_total"))
+
+
+def test_stats_come_again_and_again(front: Front) -> None:
+    front.client.post("/pub?topic=orders", content=b"hello")
+    found = front.json("GET", "/api/stats")
+    assert found["topics"][0]["name"] == "orders"
+    assert "path" not in found["store"]
+    with front.stream("/api/stats/stream") as events:
+        for _ in range(2):
+            event = events.next()
+            assert event.type == "stats"
+            assert json.loads(event.data)["topics"][0]["name"] == "orders"
+
+
+# --- description and pages -------------------------------------------------------------------------------------------
+
+
+def test_the_description_has_every_operation_once(front: Front) -> None:
+    found = front.json("GET", "/openapi.json")
+    described = {(method.upper(), path) for path, methods in found["paths"].items() for method in methods}
+    assert described == {(each.method, each.path) for each in all_operations()}
+    ids = [each["operationId"] for methods in found["paths"].values() for each in methods.values()]
+    assert len(ids) == len(set(ids))
+    text = json.dumps(found)
+    for name in set(re.findall(r"#/components/schemas/(\w+)", text)):
+        assert name in found["components"]["schemas"]
+    for each in all_operations():
+        named = {one.name for one in each.parameters if one.where == "path"}
+        assert set(re.findall(r"\{(\w+)\}", each.path)) == named
+
+
+def test_pages_fetch_nothing_from_elsewhere_and_run_nothing_inline(front: Front) -> None:
+    for name in ("index.html", "docs.html"):
+        text = (STATIC / name).read_text(encoding="utf-8")
+        for target in re.findall(r'(?:src|href)="([^"]+)"', text):
+            assert target.startswith(("/", "#")), target
+            if target.startswith("/static/"):
+                answer = front.client.get(target)
+                assert answer.status_code == 200
+        assert not re.search(r"<script>|<style|\son\w+=|\sstyle=", text)
+    for path in STATIC.iterdir():
+        assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)", path.read_text(encoding="utf-8"))
+    assert front.client.get("/").headers["content-type"].startswith("text/html")
+    assert front.client.get("/docs").status_code == 200
+
+
+def test_codes_have_statuses_that_are_errors() -> None:
+    assert all(400 <= int(status) < 600 for status in STATUS.values())
+
+
+# --- documentation ---------------------------------------------------------------------------------------------------
+
+
+def test_every_operation_and_every_code_is_documented() -> None:
+    text = (STATIC.parents[3] / "docs" / "http.md").read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"```.*?```|`[^`\n]+`", text, re.DOTALL))
+    for operation in all_operations():
+        last = operation.path.rstrip("/").rpartition("/")[2]
+        if last and not last.startswith("{"):
+            assert re.search(rf"(?<![\w-]){re.escape(last)}(?![\w-])", code), operation.path
+    for name in STATUS:
+        assert f"`{name}`" in text, name
+
+
+def test_the_examples_run(front: Front) -> None:
+    (block,) = blocks(STATIC.parents[3] / "docs" / "http.md", "sh")
+    done = subprocess.run(
+        ["sh", "-euc", block.code], env=os.environ | {"JJQ": front.url}, check=True, capture_output=True, text=True
+    )
+    assert "hello" in done.stdout
+    assert '"order": 1' in done.stdout

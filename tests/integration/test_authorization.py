@@ -1,0 +1,323 @@
+"""Each operation with each kind of token, on both fronts: who may, does; who may not, is told so; and nobody else gets in."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+import jjq
+from jjq.errors import Forbidden, JjqError, Unauthorized
+from jjq.server.guard import NEEDS
+from jjq.server.http_app import all_operations
+from jjq.server.http_operations import Operation
+from jjq.server.settings import tokens_in
+from jjq.server.tokens import TokenFile
+from tests.brokers import Served, serving
+
+# What each kind of token may: (action, whether it is about the topic `t` or the whole store).
+RIGHTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "read": {"read": ("t*",)}, "write": {"write": ("t*",)}, "admin": {"admin": ("t*",)},
+    "read all": {"read": ("*",)}, "write all": {"write": ("*",)}, "admin all": {"admin": ("*",)},
+    "of another": {"admin": ("other",)},
+}  # fmt: skip
+MAY: dict[tuple[str, str], set[str]] = {
+    ("any", "topic"): {"read", "write", "admin", "read all", "write all", "admin all"},
+    ("read", "topic"): {"read", "admin", "read all", "admin all"},
+    ("write", "topic"): {"write", "admin", "write all", "admin all"},
+    ("admin", "topic"): {"admin", "admin all"},
+    ("read", "store"): {"read all", "admin all"},
+    ("admin", "store"): {"admin all"},
+}  # fmt: skip
+STRANGERS = ("none", "wrong", "expired", "revoked")
+KINDS = (*STRANGERS, *RIGHTS)
+
+
+@dataclass
+class World:
+    """A broker, a token of each kind, and a way to the store behind the broker's back."""
+
+    broker: Served
+    tokens: dict[str, str | None]
+    store: jjq.Store
+
+    def prepare(self, topic: str = "t") -> None:
+        """Makes what operations act on, again where an operation took it away."""
+        made = self.store.create_topic(topic, exist_ok=True)
+        made.push(b"x")
+        self.store.create_subscriber(topic, f"{topic}-s", exist_ok=True).close()
+        self.store.channel(topic, "c", create=True).close()
+        self.store.reset_writer("t-w")
+        made.push_table(pa.table({"value": [b"x"]}), writer_id="t-w", batch_id=0)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    path = tmp_path_factory.mktemp("world") / "store"
+    with jjq.open(path) as store:
+        file = TokenFile(tokens_in(path))
+        tokens: dict[str, str | None] = {"none": None, "wrong": "jjq_" + "x" * 43}
+        tokens |= {kind: file.create(kind.replace(" ", "-"), **rights)[0] for kind, rights in RIGHTS.items()}
+        tokens["expired"] = file.create("expired", admin=("*",), expires_in_us=1)[0]
+        tokens["revoked"] = file.create("revoked", admin=("*",))[0]
+        file.revoke("revoked")
+        with serving(path, "--events-topic", "t") as broker:
+            yield World(broker, tokens, store)
+
+
+def test_the_kinds_of_tokens_are_all_there(world: World) -> None:
+    assert set(world.tokens) == set(KINDS)
+
+
+# --- Flight ----------------------------------------------------------------------------------------------------------
+
+ByFlight = Callable[[Any, str], Any]  # of a remote store, and the name of a topic of its own
+BY_FLIGHT: dict[str, tuple[str, str, ByFlight]] = {
+    "topic.describe": ("any", "topic", lambda r, t: r.topic(t).describe()),
+    "topic.describe, offsets": ("any", "topic", lambda r, t: r.topic(t).offsets()),
+    "topic.create": ("admin", "topic", lambda r, t: r.create_topic(f"{t}-new")),
+    "topic.alter": ("admin", "topic", lambda r, t: r.alter_topic(t, retention_bytes=1 << 30)),
+    "topic.delete": ("admin", "topic", lambda r, t: r.delete_topic(t)),
+    "topic.empty": ("admin", "topic", lambda r, t: r.topic(t).empty()),
+    "topic.pause": ("admin", "topic", lambda r, t: r.topic(t).pause()),
+    "topic.pause, unpause": ("admin", "topic", lambda r, t: r.topic(t).unpause()),
+    "push": ("write", "topic", lambda r, t: r.topic(t).push(b"x")),
+    "push, many": ("write", "topic", lambda r, t: r.topic(t).push_many([b"x", b"y"])),
+    "push, table": ("write", "topic", lambda r, t: r.topic(t).push_table(pa.table({"value": [b"x"]}))),
+    "push, producer": ("write", "topic", lambda r, t: _by_producer(r, t)),
+    "push, publish": ("write", "topic", lambda r, t: r.publish(t, b"x")),
+    "commit": ("write", "topic", lambda r, t: _by_commit(r, t)),
+    "read": ("read", "topic", lambda r, t: r.topic(t).read().read_all()),
+    "read, segments": ("read", "topic", lambda r, t: r.topic(t).segments()),
+    "read, slices": ("read", "topic", lambda r, t: list(r.read_slices(r.topic(t).plan(0, 0, 1)))),
+    "read, subscription": ("read", "topic", lambda r, t: _by_subscription(r, t)),
+    "subscriber.create": ("read", "topic", lambda r, t: r.create_subscriber(t)),
+    "subscriber.use": ("read", "topic", lambda r, t: r.subscriber(f"{t}-s").pop(timeout=0)),
+    "subscriber.use, lag": ("read", "topic", lambda r, t: r.subscriber(f"{t}-s").lag()),
+    "subscriber.use, seek": ("read", "topic", lambda r, t: r.subscriber(f"{t}-s").seek("earliest")),
+    "subscriber.delete": ("read", "topic", lambda r, t: r.delete_subscriber(f"{t}-s")),
+    "channel.create": ("read", "topic", lambda r, t: r.channel(t, "new", create=True)),
+    "channel.use": ("read", "topic", lambda r, t: r.channel(t, "c").receive(timeout=0)),
+    "channel.use, counts": ("read", "topic", lambda r, t: r.channel(t, "c").counts()),
+    "channel.pause": ("admin", "topic", lambda r, t: r.channel(t, "c").pause()),
+    "channel.empty": ("admin", "topic", lambda r, t: r.channel(t, "c").empty()),
+    "channel.delete": ("admin", "topic", lambda r, t: r.delete_channel(t, "c")),
+    "writer.list": ("read", "store", lambda r, t: r.writers()),
+    "writer.reset": ("admin", "store", lambda r, t: r.reset_writer("t-w")),
+    "stats": ("read", "store", lambda r, t: r.stats()),
+    "maintain": ("admin", "store", lambda r, t: r.maintain()),
+    "verify": ("admin", "store", lambda r, t: r.verify()),
+    "stats, of a topic": ("read", "topic", lambda r, t: r.stats(t)),
+}  # fmt: skip
+# Lists leave out what may not be seen instead of refusing.
+BY_LIST: dict[str, tuple[str, Callable[[Any], set[str]]]] = {
+    "topic.list": ("any", lambda r: {each.name for each in r.topics()}),
+    "topic.list, offsets": ("any", lambda r: set(r.offsets())),
+    "subscriber.list": ("read", lambda r: {each.topic.name for each in r.subscribers()}),
+    "channel.list": ("read", lambda r: {each.topic.name for each in r.channels()}),
+}
+
+
+def _by_producer(remote: Any, topic: str) -> None:
+    with remote.producer() as producer:
+        producer.push(topic, b"x").result()
+
+
+def _by_commit(remote: Any, topic: str) -> None:
+    with remote.stage() as stage:
+        stage.write(remote.topic(topic), pa.table({"value": [b"x"]}))
+        remote.commit(stage.finish())
+
+
+def _by_subscription(remote: Any, topic: str) -> None:
+    with remote.pubsub(ignore_subscribe_messages=True) as subscription:
+        subscription.subscribe(topic)
+
+
+@pytest.fixture(scope="module")
+def remotes(world: World) -> Iterator[dict[str, Any]]:
+    """A connection with each token that there is; of strangers none comes about."""
+    with contextlib.ExitStack() as opened:
+        found = {}
+        for kind, token in world.tokens.items():
+            if kind not in STRANGERS:
+                found[kind] = opened.enter_context(jjq.connect(world.broker.flight, token=token))
+        yield found
+
+
+def test_the_table_of_flight_has_every_operation() -> None:
+    covered = {name.partition(",")[0] for name in (*BY_FLIGHT, *BY_LIST)}
+    assert covered == set(NEEDS)
+    for name, (action, _, _) in BY_FLIGHT.items():
+        assert NEEDS[name.partition(",")[0]] == action
+
+
+@pytest.mark.parametrize("operation", BY_FLIGHT)
+def test_by_flight_a_token_does_what_it_may_and_nothing_else(
+    world: World, remotes: dict[str, Any], operation: str
+) -> None:  # fmt: skip
+    action, scope, run = BY_FLIGHT[operation]
+    allowed = set()
+    for kind in RIGHTS:
+        topic = f"t-{operation}-{kind}".translate({ord(each): "-" for each in " ,"})
+        world.prepare(topic)
+        with contextlib.suppress(Forbidden):
+            run(remotes[kind], topic)
+            allowed.add(kind)
+    assert allowed == MAY[action, scope]
+
+
+@pytest.mark.parametrize("kind", RIGHTS)
+@pytest.mark.parametrize("operation", BY_LIST)
+def test_by_flight_lists_show_what_may_be_seen(
+    world: World, remotes: dict[str, Any], operation: str, kind: str
+) -> None:  # fmt: skip
+    world.prepare("t")
+    world.prepare("other")
+    action, run = BY_LIST[operation]
+    seen = {topic for topic in run(remotes[kind]) if topic in ("t", "other")}
+    right, _, all_ = kind.partition(" ")
+    if kind == "of another":
+        assert seen == {"other"}
+    elif right == "write" and action == "read":
+        assert seen == set()
+    else:
+        assert seen == ({"t", "other"} if all_ else {"t"})
+
+
+@pytest.mark.parametrize("kind", STRANGERS)
+def test_by_flight_a_stranger_gets_nothing_out_of_any_call(world: World, kind: str) -> None:
+    token = world.tokens[kind]
+    with pytest.raises(Unauthorized), jjq.connect(world.broker.flight, token=token) as remote:
+        remote.topics()
+    headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
+    options = flight.FlightCallOptions(headers=headers)
+    path = flight.FlightDescriptor.for_path("t")
+    with flight.connect(world.broker.flight.replace("jjq://", "grpc://")) as client:
+        known = _actions(world)
+        assert len(known) > 30
+        calls: list[Callable[[], Any]] = [
+            *(lambda name=name: list(client.do_action(flight.Action(name, b"{}"), options)) for name in known),
+            lambda: client.list_actions(options), lambda: list(client.list_flights(b"", options)),
+            lambda: client.get_flight_info(path, options),
+            lambda: client.do_get(flight.Ticket(b"{}"), options).read_all(), lambda: _put(client, path, options),
+        ]  # fmt: skip
+        for call in calls:
+            with pytest.raises(flight.FlightUnauthenticatedError) as refusal:
+                call()
+            assert "Traceback" not in str(refusal.value)
+        # What is not served at all says so to anybody, and nothing more.
+        for call in (lambda: client.get_schema(path, options), lambda: _exchange(client, path, options)):
+            with pytest.raises((OSError, flight.FlightError), match=r"GetFlightInfo|DoExchange") as refusal:
+                call()
+            assert "Traceback" not in str(refusal.value)
+
+
+def _actions(world: World) -> list[str]:
+    options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {world.tokens['admin all']}".encode())])
+    with flight.connect(world.broker.flight.replace("jjq://", "grpc://")) as client:
+        return [each.type for each in client.list_actions(options)]
+
+
+def _put(client: Any, path: Any, options: Any) -> None:
+    writer, _ = client.do_put(path, pa.schema([("value", pa.binary())]), options)
+    with contextlib.suppress(pa.ArrowException):
+        writer.write_batch(pa.record_batch({"value": [b"x"]}))
+    writer.close()
+
+
+def _exchange(client: Any, path: Any, options: Any) -> None:
+    writer, reader = client.do_exchange(path, options)
+    with writer:
+        reader.read_chunk()
+
+
+# --- HTTP ------------------------------------------------------------------------------------------------------------
+
+OPERATIONS = {f"{each.method} {each.path}": each for each in all_operations() if each.action is not None}
+SAMPLES = {
+    "topic": "t", "channel": "c", "subscriber": "t-s", "writer": "t-w", "name": "t", "type": "x", "partition": "0",
+    "offset": "0", "start": "0", "end": "1",
+}  # fmt: skip
+
+
+def sample(operation: Operation) -> str:
+    """A path with what it must have, and nothing else."""
+    path, given = operation.path, {}
+    for each in operation.parameters:
+        value = SAMPLES.get(each.name, "x")
+        if each.where == "path":
+            path = path.replace(f"{{{each.name}}}", quote(value, safe=""))
+        elif each.where == "query" and each.required:
+            given[each.name] = value
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+BODIES = {
+    "POST /api/subscribers": b'{"topic": "t"}', "POST /api/topics": b'{"name": "t-new"}',
+    "POST /api/subscribers/{subscriber}/seek": b'{"start": 0}',
+}  # fmt: skip
+
+
+def ask(world: World, operation: Operation, token: str | None) -> int:
+    """The status of the answer, of which nothing more is read: some have no end."""
+    host, _, port = world.broker.http.removeprefix("http://").partition(":")
+    connection = http.client.HTTPConnection(host, int(port))
+    try:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        default = None if operation.method in ("GET", "HEAD", "DELETE") else b"{}"
+        body = BODIES.get(f"{operation.method} {operation.path}", default)
+        if body is not None:
+            kinds = operation.body or {}
+            headers["Content-Type"] = (
+                "application/json" if "application/json" in kinds else next(iter(kinds), "text/plain")
+            )
+        connection.request(operation.method, sample(operation), body=body, headers=headers)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_http_has_operations_for_every_action_of_a_token() -> None:
+    assert {NEEDS[str(each.action)] for each in OPERATIONS.values()} == {"any", "read", "write", "admin"}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_by_http_a_stranger_is_asked_for_a_token(world: World, name: str) -> None:
+    world.prepare()
+    assert {kind: ask(world, OPERATIONS[name], world.tokens[kind]) for kind in STRANGERS} == dict.fromkeys(
+        STRANGERS, 401
+    )
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_by_http_a_token_does_what_it_may_and_nothing_else(world: World, name: str) -> None:
+    operation = OPERATIONS[name]
+    action = NEEDS[str(operation.action)]
+    names_topic = any(each.name == "topic" for each in operation.parameters)
+    if operation.scope == "list":  # of what may be seen
+        allowed = set(RIGHTS)
+    else:
+        allowed = MAY[action, "topic" if operation.scope or names_topic else "store"]
+    refused = {}
+    # Who may comes last: it may take away what the others are refused.
+    for kind in sorted(RIGHTS, key=lambda kind: kind in allowed):
+        world.prepare()
+        status = ask(world, operation, world.tokens[kind])
+        assert status != 401
+        assert status < 500, f"{kind}: {status}"
+        refused[kind] = status == 403
+    assert refused == {kind: kind not in allowed for kind in RIGHTS}
+
+
+def test_the_store_is_whole_after_all_of_it(world: World) -> None:
+    assert world.store.verify().ok
+    with contextlib.suppress(JjqError):
+        world.store.delete_topic("t")

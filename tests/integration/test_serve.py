@@ -1,0 +1,411 @@
+"""`jjq serve` as a process: when it starts and when not, what it says, how it ends, and that nothing is lost when it is killed."""
+
+import contextlib
+import http.client
+import itertools
+import json
+import signal
+import socket
+import ssl
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jjq
+from jjq.errors import JjqError, TooManyRequests, Unauthorized
+from tests.brokers import Served, refused, serving
+from tests.certificates import Certificates, made_in
+
+CONFIG = Path(__file__).resolve().parents[2] / "conf" / "jjq.toml"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return made_in(tmp_path_factory.mktemp("tls") / "certificates")
+
+
+def post_event(broker: Served, body: bytes, token: str | None = None, context: ssl.SSLContext | None = None) -> Any:
+    request = urllib.request.Request(f"{broker.http}/api/events?type=test", data=body, method="POST")
+    if token is not None:
+        request.add_header("Authorization", f"Bearer {token}")
+    with urllib.request.urlopen(request, context=context) as answer:
+        return json.loads(answer.read())
+
+
+def status(broker: Served, token: str | None = None) -> int:
+    """Of a pushed event."""
+    try:
+        post_event(broker, b"x", token)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
+    return 200
+
+
+def token_of(store: Path, name: str, **rights: str) -> str:
+    from jjq.server.settings import tokens_in
+    from jjq.server.tokens import TokenFile
+
+    jjq.open(store, maintenance=False).close()
+    secret, _ = TokenFile(tokens_in(store)).create(name, **{action: (globs,) for action, globs in rights.items()})
+    return secret
+
+
+# --- start -----------------------------------------------------------------------------------------------------------
+
+
+def test_it_says_where_it_listens_when_both_ports_are_open(store: Path) -> None:
+    with serving(store, "--config", CONFIG) as broker:
+        assert broker.ready["store"] == str(store)
+        assert broker.ready["pid"] == broker.process.pid
+        for url in (broker.flight, broker.http):
+            host, _, port = url.partition("://")[2].partition(":")
+            socket.create_connection((host, int(port))).close()
+        with jjq.connect(broker.flight) as remote:
+            remote.create_topic("t").push(b"by flight")
+        assert set(post_event(broker, b"by http")) == {"id"}
+        with jjq.open(store) as beside:  # as one more process on the directory
+            assert [record.value for record in beside.create_subscriber("t").poll()] == [b"by flight"]
+            assert beside.topic("events").offsets()[0].end == 1
+
+
+def test_one_front_can_be_left_out(store: Path) -> None:
+    with serving(store, "--no-http") as broker:
+        assert broker.ready["http"] is None
+        with jjq.connect(broker.flight) as remote:
+            assert remote.topics() == []
+    with serving(store, "--no-flight") as broker:
+        assert broker.ready["flight"] is None
+        assert post_event(broker, b"x")
+
+
+def test_a_front_whose_packages_are_missing_is_named_with_what_to_install(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "missing").mkdir()
+    (tmp_path / "missing" / "uvicorn.py").write_text("raise ModuleNotFoundError('gone', name='uvicorn')")
+    code, said = refused(store, PYTHONPATH=str(tmp_path / "missing"))
+    assert code == 2
+    assert "http needs the packages of the extra `server`: pip install 'jjq[server]' (there is no uvicorn)" in said
+    with serving(store, "--no-http", PYTHONPATH=str(tmp_path / "missing")) as broker:
+        assert broker.flight
+
+
+def test_a_port_that_is_taken_is_named(store: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for front in ("flight", "http"):
+            code, said = refused(store, f"--{front}-port", str(port))
+            assert code == 2
+            assert f"on 127.0.0.1:{port}" in said
+            assert "taken" in said or f"--{front}-port" in said
+
+
+def test_other_machines_are_not_let_in_without_tls_and_tokens_unless_told_so(
+    store: Path, certificates: Certificates
+) -> None:  # fmt: skip
+    tls = ("--tls-cert", certificates.server, "--tls-key", certificates.server_key)
+    code, said = refused(store, "--host", "0.0.0.0")
+    assert code == 2
+    assert "no TLS" in said
+    assert "no tokens" in said
+    assert "no TLS" not in refused(store, "--host", "0.0.0.0", *tls)[1]
+    token_of(store, "a", read="*")
+    assert "no tokens" not in refused(store, "--host", "0.0.0.0")[1]
+    with serving(store, "--host", "0.0.0.0", *tls):
+        pass
+    with serving(store, "--host", "0.0.0.0", "--allow-insecure") as broker:
+        assert "without TLS or without tokens" in json.dumps(broker.log())
+
+
+@pytest.mark.parametrize(
+    ("cert", "key", "said"),
+    [
+        ("server", "client_key", "are no certificate and its key"), ("server_key", "server", "are no certificate"),
+        ("nothing", "server_key", "No such file"),
+    ],
+)  # fmt: skip
+def test_certificates_that_are_none_are_refused_before_a_port_opens(
+    store: Path, certificates: Certificates, cert: str, key: str, said: str
+) -> None:  # fmt: skip
+    files = certificates._asdict() | {"nothing": store / "nothing.pem"}
+    code, message = refused(store, "--tls-cert", files[cert], "--tls-key", files[key])
+    assert code in (1, 2)
+    assert said in message
+
+
+def test_tokens_that_are_said_to_be_somewhere_must_be_there(store: Path, tmp_path: Path) -> None:
+    code, said = refused(store, "--tokens", tmp_path / "nowhere.json")
+    assert code == 2
+    assert "`jjq token create`" in said
+
+
+def test_systemd_is_told_when_it_is_ready_and_when_it_stops(store: Path, tmp_path: Path) -> None:
+    # A socket's path is short; one without a file is as long as it is.
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind("")  # the kernel chooses an abstract name
+        name = "@" + manager.getsockname()[1:].decode()
+        with serving(store, NOTIFY_SOCKET=name) as broker:
+            assert manager.recv(100) == b"READY=1"
+            assert broker.stop() == 0
+            assert manager.recv(100) == b"STOPPING=1"
+
+
+# --- end -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_nothing_left_behind(store: Path, by: signal.Signals) -> None:
+    with serving(store) as broker:
+        with jjq.connect(broker.flight) as remote:
+            topic = remote.create_topic("t", sync="interval", sync_interval_ms=3_600_000)
+            topic.push_many([b"x"] * 100)
+        assert broker.stop(by) == 0
+        messages = [each["message"] for each in broker.log()]
+        assert messages[-2:] == ["stopping", "stopped"]
+        assert "error" not in {each["level"] for each in broker.log()}
+    with jjq.open(store) as opened:
+        assert opened.topic("t").offsets()[0].end == 100
+        assert opened.verify().ok
+
+
+def test_clients_that_wait_are_told_when_it_stops(store: Path) -> None:
+    with serving(store, "--stop-grace-s", "5") as broker:
+        post_event(broker, b"x")
+        stream = urllib.request.urlopen(f"{broker.http}/api/events?start=earliest")
+        assert stream.readline()  # it is being served
+        assert broker.stop() == 0
+        stream.read()  # to its end, which is an end and no broken connection
+        stream.close()
+
+
+def test_a_second_signal_ends_it_at_once(store: Path) -> None:
+    with serving(store, "--stop-grace-s", "3600", "--heartbeat-s", "3600") as broker:
+        post_event(broker, b"x")
+        with contextlib.closing(socket.create_connection(("127.0.0.1", int(broker.http.rpartition(":")[2])))) as half:
+            half.sendall(b"POST /api/events?type=x HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf")
+            broker.process.send_signal(signal.SIGTERM)
+            while "stopping" not in [each["message"] for each in broker.log()]:
+                threading.Event().wait(0.01)
+            assert broker.process.poll() is None
+            assert broker.stop(signal.SIGTERM) == -signal.SIGTERM
+
+
+def test_what_was_acknowledged_is_there_once_after_a_kill_and_a_restart(store: Path) -> None:
+    pushed: list[bytes] = []
+    posted: list[bytes] = []
+
+    def push(broker: Served, name: str) -> None:
+        with contextlib.suppress(JjqError), jjq.connect(broker.flight, retry_s=0) as remote:
+            topic = remote.topic("t")
+            for value in (f"{name}-{number}".encode() for number in itertools.count()):
+                topic.push(value)
+                pushed.append(value)
+
+    def post(broker: Served, name: str) -> None:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            for value in (f"{name}-{number}".encode() for number in itertools.count()):
+                post_event(broker, value)
+                posted.append(value)
+
+    for round_ in range(3):
+        with serving(store) as broker:
+            with jjq.connect(broker.flight) as remote:
+                remote.create_topic("t", exist_ok=True)
+            enough = (len(pushed) + 50, len(posted) + 50)
+            threads = [threading.Thread(target=each, args=(broker, f"{round_}")) for each in (push, post)]
+            for thread in threads:
+                thread.start()
+            while len(pushed) < enough[0] or len(posted) < enough[1]:
+                threading.Event().wait(0.001)
+            broker.kill()
+            for thread in threads:
+                thread.join()
+    with jjq.open(store) as opened:
+        for topic, column, acknowledged in (("t", "value", pushed), ("events", "body", posted)):
+            values = opened.topic(topic).read().read_all()[column].to_pylist()
+            values = [value.encode() if isinstance(value, str) else value for value in values]
+            assert len(values) == len(set(values))
+            assert set(acknowledged) <= set(values)
+        assert opened.verify().ok
+
+
+def test_two_brokers_on_one_store_serve_all_of_it(store: Path) -> None:
+    with serving(store) as first, serving(store) as second:
+        with jjq.connect(first.flight) as one, jjq.connect(second.flight) as two:
+            one.create_topic("t")
+            subscriber = two.create_subscriber("t", "s")
+            threads = [
+                threading.Thread(target=remote.topic("t").push_many, args=([name] * 500,))
+                for remote, name in ((one, b"one"), (two, b"two"))
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            one.topic("t").push(b"last")
+            got = []
+            while (record := subscriber.pop(timeout=5)) is not None:
+                got.append(record.value)
+                if record.value == b"last":
+                    break
+        assert sorted(got) == [b"last"] + [b"one"] * 500 + [b"two"] * 500
+        ids = [post_event(broker, b"x")["id"] for broker in (first, second, first, second)]
+        assert ids == sorted(set(ids))
+        assert (first.stop(), second.stop()) == (0, 0)
+    with jjq.open(store) as opened:
+        assert opened.verify().ok
+
+
+# --- who may ---------------------------------------------------------------------------------------------------------
+
+
+def test_tls_is_on_both_ports_and_plain_connections_get_nothing(store: Path, certificates: Certificates) -> None:
+    token = token_of(store, "a", admin="*")
+    trusting = ssl.create_default_context(cafile=certificates.authority)
+    with serving(store, "--tls-cert", certificates.server, "--tls-key", certificates.server_key) as broker:
+        assert broker.flight.startswith("jjq+tls://")
+        assert broker.http.startswith("https://")
+        with jjq.connect(broker.flight, token=token, tls_ca=certificates.authority) as remote:
+            remote.create_topic("t").push(b"x")
+        assert post_event(broker, b"x", token, trusting)
+        with pytest.raises(urllib.error.URLError, match="certificate verify failed"):
+            post_event(broker, b"x", token, ssl.create_default_context())
+        plain = Served(broker.process, broker.log_path, store, "", broker.http.replace("https", "http"), {})
+        with pytest.raises((urllib.error.URLError, ConnectionError, OSError)):
+            post_event(plain, b"x", token)
+
+
+def test_clients_show_certificates_where_they_are_asked_for(store: Path, certificates: Certificates) -> None:
+    trusting = ssl.create_default_context(cafile=certificates.authority)
+    known = ssl.create_default_context(cafile=certificates.authority)
+    known.load_cert_chain(certificates.client, certificates.client_key)
+    options = (
+        "--tls-cert", certificates.server, "--tls-key", certificates.server_key, "--tls-client-ca", certificates.authority,
+    )  # fmt: skip
+    with serving(store, *options) as broker:
+        with pytest.raises(OSError):
+            post_event(broker, b"x", context=trusting)
+        assert post_event(broker, b"x", context=known)
+
+
+def test_a_token_is_rotated_and_revoked_while_the_broker_runs(store: Path) -> None:
+    from jjq.server.settings import tokens_in
+    from jjq.server.tokens import TokenFile
+
+    old, file = token_of(store, "a", admin="*"), TokenFile(tokens_in(store))
+    with serving(store) as broker:
+
+        def lets_in(token: str | None) -> bool:
+            """On both ports, or on none."""
+            by_http = status(broker, token)
+            try:
+                with jjq.connect(broker.flight, token=token) as remote:
+                    remote.topics()
+                by_flight = 200
+            except Unauthorized:
+                by_flight = 401
+            assert by_http == by_flight
+            return by_http == 200
+
+        assert [lets_in(each) for each in (old, None, "jjq_wrong")] == [True, False, False]
+        new, _ = file.rotate("a", keep_us=3_600_000_000)
+        assert [lets_in(each) for each in (old, new)] == [True, True]
+        newest, _ = file.rotate("a")
+        assert [lets_in(each) for each in (old, new, newest)] == [False, False, True]
+        file.revoke("a")
+        assert not lets_in(newest)
+        assert all(each not in broker.log_path.read_text() for each in (old, new, newest))
+
+
+def test_a_stream_ends_when_its_token_does(store: Path) -> None:
+    from jjq.server.settings import tokens_in
+    from jjq.server.tokens import TokenFile
+
+    token = token_of(store, "a", admin="*")
+    with serving(store, "--heartbeat-s", "0.05") as broker:
+        post_event(broker, b"x", token)
+        request = urllib.request.Request(f"{broker.http}/api/events", headers={"Authorization": f"Bearer {token}"})
+        stream = urllib.request.urlopen(request)
+        assert stream.readline()
+        TokenFile(tokens_in(store)).revoke("a")
+        while stream.readline():
+            pass
+        stream.close()
+
+
+def test_a_tokens_rate_holds_on_both_ports_together(store: Path) -> None:
+    from jjq.server.settings import tokens_in
+    from jjq.server.tokens import TokenFile
+
+    jjq.open(store, maintenance=False).close()
+    token, _ = TokenFile(tokens_in(store)).create("a", admin=("*",), records_per_s=1)
+    with serving(store) as broker, jjq.connect(broker.flight, token=token) as remote:
+        remote.create_topic("t").push_many(
+            [b"x"] * 1000
+        )  # more than a second's worth, which goes through and is waited for
+        with pytest.raises(urllib.error.HTTPError) as refusal:
+            post_event(broker, b"x", token)
+        assert refusal.value.code == 429
+        assert int(refusal.value.headers["Retry-After"]) > 900
+        refusal.value.close()
+
+
+# --- what it says ----------------------------------------------------------------------------------------------------
+
+
+def test_actions_of_administrators_are_in_the_audit_log_and_in_no_other(store: Path, tmp_path: Path) -> None:
+    token, audit = token_of(store, "boss", admin="*"), tmp_path / "audit.jsonl"
+    with serving(store, "--audit-log", audit, "--log-level", "error") as broker:
+        with jjq.connect(broker.flight, token=token) as remote:
+            remote.create_topic("t")
+            remote.delete_topic("t")
+        asked = urllib.request.Request(
+            f"{broker.http}/topic/create?topic=u", method="POST", headers={"Authorization": f"Bearer {token}"}
+        )
+        urllib.request.urlopen(asked).close()
+        written = [json.loads(line) for line in audit.read_text().splitlines()]
+        assert [(each["message"], each["caller"], each["topic"]) for each in written] == [
+            ("topic.create", "boss", "t"), ("topic.delete", "boss", "t"), ("topic.create", "boss", "u"),
+        ]  # fmt: skip
+        assert broker.log() == []
+
+
+def test_no_client_is_told_of_paths_or_code(store: Path) -> None:
+    with serving(store) as broker, jjq.connect(broker.flight) as remote:
+        with pytest.raises(JjqError) as missing:
+            remote.topic("nothing")
+        assert str(store) not in str(missing.value)
+        try:
+            urllib.request.urlopen(f"{broker.http}/api/nothing")
+        except urllib.error.HTTPError as error:
+            text = error.read().decode()
+            error.close()
+            assert str(store) not in text
+            assert "Traceback" not in text
+
+
+def test_more_subscriptions_than_it_takes_are_refused(store: Path) -> None:
+    with serving(store, "--max-subscriptions", "1") as broker:
+        post_event(broker, b"x")
+        with urllib.request.urlopen(f"{broker.http}/api/events?start=earliest") as stream:
+            assert stream.readline()
+            with pytest.raises(urllib.error.HTTPError) as refusal:
+                urllib.request.urlopen(f"{broker.http}/api/events")
+            assert refusal.value.code == 429
+            refusal.value.close()
+            with jjq.connect(broker.flight) as remote, pytest.raises(TooManyRequests):
+                listen(remote)
+
+
+def listen(remote: Any) -> None:
+    with remote.pubsub(ignore_subscribe_messages=True) as subscription:
+        subscription.subscribe("a")
+        subscription.get_message(timeout=1)

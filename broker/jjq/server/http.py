@@ -115,7 +115,7 @@ class HttpFront:
             {"most_connections": self._settings.max_connections, "counters": parts.counters},
         )  # fmt: skip
         config = uvicorn.Config(
-            App(parts), http=connection, ws="none", lifespan="off", log_config=None, access_log=False,
+            App(parts), http=connection, ws="none", lifespan="off", log_config=None, log_level="error", access_log=False,
             server_header=False, proxy_headers=False, timeout_keep_alive=_KEEP_ALIVE_S, backlog=_BACKLOG,
             ssl_context_factory=None if context is None else lambda *_: context,
         )  # fmt: skip

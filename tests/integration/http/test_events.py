@@ -211,6 +211,21 @@ def test_the_last_id_may_lie_between_two_or_beyond_them(front: Front, monkeypatc
             assert [each.id for each in events.take(len(wanted) + 1)] == [*wanted, ids[-1]]
 
 
+@pytest.mark.parametrize("before", [0, 3])
+def test_one_who_is_cut_off_before_the_first_event_misses_none(front: Front, before: int) -> None:
+    for _ in range(before):
+        front.event("t", b"before")
+    with front.stream("/api/events") as events:
+        begun = events.last_id
+    ids = [front.event("t", b"%d" % i) for i in range(3)]
+    with front.stream("/api/events", headers={"Last-Event-ID": begun}) as events:
+        assert [each.id for each in events.take(3)] == ids
+    with front.stream("/api/events?start=earliest") as events:
+        begun = events.last_id
+    with front.stream("/api/events", headers={"Last-Event-ID": begun}) as events:
+        assert [each.id for each in events.take(before + 3)][before:] == ids
+
+
 @pytest.mark.parametrize("wrong", ["17", "x", str(uuid.UUID(int=7, version=4))])
 def test_what_is_no_id_is_refused(front: Front, wrong: str) -> None:
     assert front.code("GET", "/api/events", headers={"Last-Event-ID": wrong}) == (400, "invalid_request")

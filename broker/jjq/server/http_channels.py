@@ -16,7 +16,7 @@ from jjq import channels
 from jjq.channel import Channel, Delivery
 from jjq.errors import ChannelNotFound, JjqError, TopicDeleted
 from jjq.server.http_errors import RequestError
-from jjq.server.http_operations import JSON, Table, named, path, query
+from jjq.server.http_operations import JSON, NAME, Table, named, path, query
 from jjq.server.http_pushing import TOPIC
 from jjq.server.http_reading import TIMEOUT
 from jjq.server.http_records import RECORD, START, instant, record_json, start_in
@@ -26,7 +26,7 @@ from jjq.store import Store
 
 table = Table("Channels")
 
-NAME = path("channel", "The channel's name.")
+CHANNEL_NAME = path("channel", "The channel's name.", pattern=NAME)
 _IDLE_S = 60.0  # then a consumer that has nothing in hand ends
 _MOST_CONSUMERS = 1000
 _NEW = named(
@@ -174,7 +174,7 @@ async def list_channels(request: Request) -> dict[str, Any]:
 @table.operation(
     "PUT", "/api/topics/{topic}/channels/{channel}", "channel.create",
     "Makes a channel, and the topic, if there is none; changes what is given of one that is there.",
-    parameters=[TOPIC, NAME], body={JSON: _NEW}, answers={200: ("The channel.", {JSON: _CHANNEL})},
+    parameters=[TOPIC, CHANNEL_NAME], body={JSON: _NEW}, answers={200: ("The channel.", {JSON: _CHANNEL})},
 )  # fmt: skip
 async def put_channel(request: Request) -> dict[str, Any]:
     given = await request.document()
@@ -188,7 +188,7 @@ async def put_channel(request: Request) -> dict[str, Any]:
 
 @table.operation(
     "GET", "/api/topics/{topic}/channels/{channel}", "channel.use", "A channel's settings, counts and consumers.",
-    parameters=[TOPIC, NAME], answers={200: ("The channel.", {JSON: _CHANNEL})},
+    parameters=[TOPIC, CHANNEL_NAME], answers={200: ("The channel.", {JSON: _CHANNEL})},
 )  # fmt: skip
 async def describe_channel(request: Request) -> dict[str, Any]:
     return await request.run(lambda: _described(_open(request)))
@@ -196,7 +196,7 @@ async def describe_channel(request: Request) -> dict[str, Any]:
 
 @table.operation(
     "DELETE", "/api/topics/{topic}/channels/{channel}", "channel.delete", "Deletes a channel; records stay.",
-    parameters=[TOPIC, NAME], answers=_GONE,
+    parameters=[TOPIC, CHANNEL_NAME], answers=_GONE,
 )  # fmt: skip
 async def delete_channel(request: Request) -> None:
     await request.run(request.store.delete_channel, request.arguments["topic"], request.arguments["channel"])
@@ -213,7 +213,7 @@ def _act(action: str, method: str, about: str) -> Callable[[Request], Any]:
     revived = {"type": "object", "required": ["revived"], "properties": {"revived": {"type": "integer"}}}
     answers: Mapping[int, Any] = {200: ("How many.", {JSON: revived})} if method == "revive" else _GONE
     return table.operation(
-        "POST", f"/api/topics/{{topic}}/channels/{{channel}}/{method}", action, about, parameters=[TOPIC, NAME],
+        "POST", f"/api/topics/{{topic}}/channels/{{channel}}/{method}", action, about, parameters=[TOPIC, CHANNEL_NAME],
         answers=answers,
     )(act)  # fmt: skip
 
@@ -232,7 +232,7 @@ _act("channel.use", "revive", "Gives its dead letters back to the channel, for n
     "Records for this consumer, each with an id to acknowledge or requeue it by. What is not settled within the channel's "
     "ack_timeout is delivered again. The channel has to be there.",
     parameters=[
-        TOPIC, NAME, TIMEOUT, query("max", "How many at most, 1 by default.", type="integer", minimum=1, maximum=1000),
+        TOPIC, CHANNEL_NAME, TIMEOUT, query("max", "How many at most, 1 by default.", type="integer", minimum=1, maximum=1000),
         query("consumer", "A name of the caller's own: each has its own max_in_flight.", minLength=1, maxLength=100),
         query("max_in_flight", "How many records the consumer has in hand at most; of its first request.", type="integer",
               minimum=1, maximum=100_000),
@@ -280,7 +280,7 @@ def _settled_by(method: str, about: str, properties: Mapping[str, Any]) -> None:
     settle.__name__ = f"{method.removesuffix('_many')}_deliveries"
     table.operation(
         "POST", f"/api/topics/{{topic}}/channels/{{channel}}/{method.removesuffix('_many')}", "channel.use", about,
-        parameters=[TOPIC, NAME],
+        parameters=[TOPIC, CHANNEL_NAME],
         body={JSON: {"type": "object", "required": ["deliveries"], "additionalProperties": False,
                      "properties": {"deliveries": _IDS, **properties}}},
         answers={200: ("How many.", {JSON: _SETTLED})},

@@ -25,6 +25,7 @@ table = Table("NSQ")
 
 _NAME = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?", re.ASCII)
 _MOST_CHARACTERS = 64
+_NSQ_NAME = r"^[a-zA-Z0-9][.a-zA-Z0-9_-]{0,63}$"  # for the description: what both NSQ and we take
 _MOST_DEFER_MS = 3_600_000  # nsqd's max-req-timeout
 _SAID = {
     "topic_not_found": "TOPIC_NOT_FOUND", "topic_deleted": "TOPIC_NOT_FOUND", "channel_not_found": "CHANNEL_NOT_FOUND",
@@ -34,7 +35,7 @@ _SAID = {
 
 def _needed(name: str) -> Parameter:
     return Parameter(
-        name=name, about=f"The {name}'s name.", schema={"type": "string"}, required=True,
+        name=name, about=f"The {name}'s name.", schema={"type": "string", "pattern": _NSQ_NAME}, required=True,
         missing=f"MISSING_ARG_{name.upper()}",
     )  # fmt: skip
 

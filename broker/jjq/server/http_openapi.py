@@ -9,7 +9,7 @@ from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any
 
-from jjq.server.http_operations import JSON, SCHEMAS, Operation, Parameter, Table
+from jjq.server.http_operations import BYTES, JSON, SCHEMAS, Operation, Parameter, Table
 from jjq.server.http_requests import Json, Request
 
 table = Table("Description")
@@ -69,11 +69,16 @@ def _operation(each: Operation) -> dict[str, Any]:
     }  # fmt: skip
     if each.body is not None:
         found["requestBody"] = {
-            "required": True, "content": {kind: {"schema": schema} for kind, schema in each.body.items()},
+            "required": not _may_be_empty(each), "content": {kind: {"schema": schema} for kind, schema in each.body.items()},
         }  # fmt: skip
     if each.action is None:
         found["security"] = []
     return found
+
+
+def _may_be_empty(each: Operation) -> bool:
+    """Whether the body may be left out: then it is empty bytes, which are a value. NSQ takes none."""
+    return each.body is not None and BYTES in each.body and each.group != "NSQ"
 
 
 def _parameter(each: Parameter) -> dict[str, Any]:

@@ -162,6 +162,11 @@ def segment(raw: str) -> str:
         raise RequestError("a name in the path is not UTF-8") from error
 
 
+# The rule for names, for the description; what checks them is `jjq.model.check_name`.
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,248}$"
+TOPIC_NAME = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,248}(#ephemeral)?$"
+
+
 class Table:
     """Operations of one group, as its module declares them."""
 

@@ -14,7 +14,19 @@ from jjq.model import Position, Positions
 from jjq.server.events import open_topic
 from jjq.server.gathering import Item
 from jjq.server.http_errors import RequestError
-from jjq.server.http_operations import ARROW, BYTES, JSON, LINES, TEXT, Table, check, parse_json, path, query
+from jjq.server.http_operations import (
+    ARROW,
+    BYTES,
+    JSON,
+    LINES,
+    TEXT,
+    TOPIC_NAME,
+    Table,
+    check,
+    parse_json,
+    path,
+    query,
+)
 from jjq.server.http_records import (
     NEW_RECORD,
     POSITION,
@@ -30,7 +42,7 @@ from jjq.topic import Topic
 table = Table("Records")
 Result = TypeVar("Result")
 
-TOPIC = path("topic", "The topic's name.")
+TOPIC = path("topic", "The topic's name.", pattern=TOPIC_NAME)
 _MANY = {
     "type": "object", "required": ["records"], "additionalProperties": False,
     "properties": {

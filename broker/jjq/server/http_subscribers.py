@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from jjq.errors import TopicDeleted
 from jjq.model import Record
-from jjq.server.http_operations import JSON, Table, named, path, query
+from jjq.server.http_operations import JSON, NAME, TOPIC_NAME, Table, named, path, query
 from jjq.server.http_reading import LONGEST_WAIT_S, TIMEOUT
 from jjq.server.http_records import RECORD, START, instant, record_json, size_of, start_in
 from jjq.server.http_requests import Json, Request
@@ -18,7 +18,7 @@ from jjq.subscriber import Subscriber
 
 table = Table("Subscribers")
 
-NAME = path("subscriber", "The subscriber's name.")
+SUBSCRIBER_NAME = path("subscriber", "The subscriber's name.", pattern=NAME)
 _POP_BYTES = 8 << 20
 SUBSCRIBER = named(
     "Subscriber",
@@ -36,7 +36,7 @@ NEW_SUBSCRIBER = named(
     {
         "type": "object", "required": ["topic"], "additionalProperties": False,
         "properties": {
-            "topic": {"type": "string"}, "name": {"type": ["string", "null"]}, "start": START,
+            "topic": {"type": "string", "pattern": TOPIC_NAME}, "name": {"type": ["string", "null"], "pattern": NAME}, "start": START,
             "on_data_loss": {"type": "string"}, "exist_ok": {"type": "boolean"},
         },
     },
@@ -93,7 +93,7 @@ async def create_subscriber(request: Request) -> Response:
 
 @table.operation(
     "GET", "/api/subscribers/{subscriber}", "subscriber.list", "Where a subscriber is, and how far behind.",
-    parameters=[NAME], answers={200: ("The subscriber.", {JSON: SUBSCRIBER})}, scope="subscriber",
+    parameters=[SUBSCRIBER_NAME], answers={200: ("The subscriber.", {JSON: SUBSCRIBER})}, scope="subscriber",
 )  # fmt: skip
 async def describe_subscriber(request: Request) -> dict[str, Any]:
     return await request.run(lambda: _described(_find(request, "subscriber.list")))
@@ -101,7 +101,7 @@ async def describe_subscriber(request: Request) -> dict[str, Any]:
 
 @table.operation(
     "DELETE", "/api/subscribers/{subscriber}", "subscriber.delete", "Deletes a subscriber; records stay.",
-    parameters=[NAME], answers={204: ("Done.", {})}, scope="subscriber",
+    parameters=[SUBSCRIBER_NAME], answers={204: ("Done.", {})}, scope="subscriber",
 )  # fmt: skip
 async def delete_subscriber(request: Request) -> None:
     def delete() -> None:
@@ -114,7 +114,7 @@ async def delete_subscriber(request: Request) -> None:
     "POST", "/api/subscribers/{subscriber}/pop", "subscriber.use",
     "Takes the next records and moves the cursor past them, durably: each goes to one of all who pop. They are gone for who "
     "dies before the answer has come. Waits up to `timeout` seconds for the first one.",
-    parameters=[NAME, TIMEOUT, query("max", "How many at most, 1 by default.", type="integer", minimum=1, maximum=1000)],
+    parameters=[SUBSCRIBER_NAME, TIMEOUT, query("max", "How many at most, 1 by default.", type="integer", minimum=1, maximum=1000)],
     answers={200: ("Records, none when there was none in time.", {JSON: _RECORDS})}, scope="subscriber",
 )  # fmt: skip
 async def pop_records(request: Request) -> dict[str, Any]:
@@ -138,7 +138,7 @@ async def pop_records(request: Request) -> dict[str, Any]:
 @table.operation(
     "GET", "/api/subscribers/{subscriber}/peek", "subscriber.use",
     "The record that the next pop gives, unless somebody else takes it first; moves nothing.",
-    parameters=[NAME, TIMEOUT], answers={200: ("Records, none when there was none in time.", {JSON: _RECORDS})},
+    parameters=[SUBSCRIBER_NAME, TIMEOUT], answers={200: ("Records, none when there was none in time.", {JSON: _RECORDS})},
     scope="subscriber",
 )  # fmt: skip
 async def peek_record(request: Request) -> dict[str, Any]:
@@ -163,7 +163,7 @@ async def _until(request: Request, subscriber: Subscriber, look: Any) -> list[Re
 
 
 @table.operation(
-    "POST", "/api/subscribers/{subscriber}/seek", "subscriber.use", "Moves the cursor.", parameters=[NAME],
+    "POST", "/api/subscribers/{subscriber}/seek", "subscriber.use", "Moves the cursor.", parameters=[SUBSCRIBER_NAME],
     body={JSON: {"type": "object", "required": ["start"], "additionalProperties": False, "properties": {"start": START}}},
     answers={200: ("The subscriber.", {JSON: SUBSCRIBER})}, scope="subscriber",
 )  # fmt: skip

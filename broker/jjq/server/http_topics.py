@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from jjq.errors import InvalidArgument, TopicDeleted
 from jjq.model import SegmentInfo
-from jjq.server.http_operations import JSON, Table, named
+from jjq.server.http_operations import JSON, TOPIC_NAME, Table, named
 from jjq.server.http_pushing import TOPIC
 from jjq.server.http_records import instant
 from jjq.server.http_requests import Json, Request
@@ -40,7 +40,7 @@ NEW_TOPIC = named(
     {
         "type": "object", "required": ["name"], "additionalProperties": False,
         "properties": {
-            "name": {"type": "string"}, "partitions": {"type": "integer", "minimum": 1, "maximum": 1024},
+            "name": {"type": "string", "pattern": TOPIC_NAME}, "partitions": {"type": "integer", "minimum": 1, "maximum": 1024},
             "schema": _COLUMNS, "exist_ok": {"type": "boolean"}, **_SETTINGS,
         },
     },

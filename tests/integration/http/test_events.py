@@ -127,7 +127,7 @@ def test_many_posts_at_once_share_a_sync(front: Front, monkeypatch: pytest.Monke
         posted = [posters.submit(front.event, "t", b"%d" % i) for i in range(50)]
         assert first.wait(60)
         waiting = threading.Event()
-        while gathering.writing + len(gathering._queues["events"]) < 50:
+        while gathering.pending < 50:
             waiting.wait(0.005)
         go_on.set()
         ids = [each.result() for each in posted]

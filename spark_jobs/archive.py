@@ -74,13 +74,36 @@ def require_delta(spark: SparkSession) -> None:
             ) from None
 
 
+def require_own(spark: SparkSession, output: str, checkpoint: str) -> None:
+    """Raises Refused where files were archived that this checkpoint knows nothing of. Spark's sink goes by the number of
+    the micro-batch alone: it would take the first ones of a new query for those that are there, and leave them out."""
+    try:
+        there, known = last_number(spark, f"{output}/_spark_metadata"), last_number(spark, f"{checkpoint}/offsets")
+    except Py4JJavaError as error:  # such as a URI that Spark has no file system for
+        raise running.Refused(f"--output, --checkpoint: {error.java_exception.getMessage()}") from None
+    if there > known:
+        raise running.Refused(
+            f"--output: {output} was written up to micro-batch {there} by a query whose checkpoint is another than "
+            f"{checkpoint}; name that checkpoint, or another --output"
+        )
+
+
+def last_number(spark: SparkSession, directory: str) -> int:
+    """The highest micro-batch that one of Spark's logs has a file for, `7` or `9.compact`; -1 where there is none."""
+    java = spark._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]
+    path = java.Path(directory)
+    files = path.getFileSystem(spark._jsc.hadoopConfiguration())
+    names = [each.getPath().getName() for each in files.listStatus(path)] if files.exists(path) else []
+    return max((int(number) for name in names if (number := name.removesuffix(".compact")).isdigit()), default=-1)
+
+
 def parser() -> argparse.ArgumentParser:
     parser = running.described("archive.py", __doc__)
     running.add_store(parser)
     running.add_query(parser)
     parser.add_argument("--topic", required=True, help="the topic to read")
     parser.add_argument(
-        "--output", type=running.absolute, required=True, metavar="DIR", help="directory of the archive"
+        "--output", type=running.place, required=True, metavar="DIR", help="directory of the archive, or its URI"
     )
     parser.add_argument("--format", choices=["parquet", "delta"], default="parquet", help="default: %(default)s")
     parser.add_argument("--time", metavar="COLUMN", help="whose date counts (default: the record's own time)")
@@ -99,12 +122,14 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     with running.session("archive", spark) as spark:
         if options.format == "delta":
             require_delta(spark)
+        else:
+            require_own(spark, options.output, options.checkpoint)
         records = running.read_topic(
             spark, options.store, options.topic, rows_per_batch=options.rows, metadata=metadata, headers=not metadata
         )
         # One task a date, so that a run leaves one file a date and not one for each of its tasks.
         rows = dated(records, time, options.date).repartition(options.date)
-        writer = rows.writeStream.format(options.format).partitionBy(options.date).option("path", str(options.output))
+        writer = rows.writeStream.format(options.format).partitionBy(options.date).option("path", options.output)
         running.run_query(writer, options, "archive")
 
 

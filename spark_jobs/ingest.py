@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from jjq.errors import TopicNotFound
+from jjq.errors import StoreNotFound, TopicNotFound
 from spark_jobs import running
 
 # A line that is not as the schema says: stop, make its values null, or leave it out. Spark's own default is null.
@@ -52,11 +52,9 @@ def schema_of(spark: SparkSession, options: argparse.Namespace) -> StructType:
 
 
 def has_topic(store: Path, name: str) -> bool:
-    if not store.exists():
-        return False
     try:
         running.find_topic(store, name)
-    except TopicNotFound:
+    except (StoreNotFound, TopicNotFound):  # the sink makes both, the store in a new or an empty directory
         return False
     return True
 
@@ -100,7 +98,8 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
             .load(str(options.files))
         )
         writer = files.writeStream.format("jjq").option("path", str(options.store)).option("topic", options.output)
-        writer = writer.option("partitions", options.partitions)
+        if not has_topic(options.store, options.output):  # one that is there is used as it is
+            writer = writer.option("partitions", options.partitions)
         if options.key is not None:
             writer = writer.option("keyColumn", options.key)
         running.run_query(writer, options, "ingest")

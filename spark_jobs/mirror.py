@@ -17,6 +17,7 @@ writing. Do not mirror a topic both ways at once: each direction would bring bac
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -83,7 +84,9 @@ def require_kafka(spark: SparkSession) -> None:
 def made_topic(options: argparse.Namespace) -> jjq.Topic:
     """The topic to write to, made with the producer's times where it is missing. Raises Refused where it does not do."""
     with jjq.open(options.store) as store:
-        topic = store.create_topic(options.output, partitions=options.partitions, timestamps="producer", exist_ok=True)
+        with contextlib.suppress(jjq.TopicExists):
+            store.create_topic(options.output, partitions=options.partitions, timestamps="producer")
+        topic = store.topic(options.output)
     if topic.schema is not None:
         raise running.Refused(
             f"topic {topic.name!r} has a schema, and Kafka's records are bytes: name another --output"

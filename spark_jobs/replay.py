@@ -16,6 +16,7 @@ All rows come in one commit or none does. With --name a replay is counted once: 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,7 +34,9 @@ def made_topic(store: Path, name: str, like: jjq.Topic, keep_times: bool) -> jjq
     """The topic to write, made as `like` where it is missing. Raises Refused where rows of `like` do not fit."""
     times = {"timestamps": "producer"} if keep_times else {}
     with jjq.open(store) as opened:
-        topic = opened.create_topic(name, partitions=like.partitions, schema=like.schema, exist_ok=True, **times)
+        with contextlib.suppress(jjq.TopicExists):
+            opened.create_topic(name, partitions=like.partitions, schema=like.schema, **times)
+        topic = opened.topic(name)
     if (topic.schema is None) != (like.schema is None):
         have, lack = (topic, like) if like.schema is None else (like, topic)
         raise running.Refused(f"topic {have.name!r} has a schema and {lack.name!r} has none: name another --output")

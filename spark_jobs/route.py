@@ -33,9 +33,11 @@ def route(text: str) -> tuple[str, str]:
 
 
 def routed(rows: DataFrame, routes: Sequence[tuple[str, str]], otherwise: str | None, key: str | None) -> DataFrame:
-    """Rows for the sink: topic, key, value. `routes` are (topic, SQL condition) pairs; a null condition does not hold."""
+    """Rows for the sink: topic, key, value. `routes` are (topic, SQL condition) pairs; a null condition does not hold, and
+    of a topic that is there twice one that holds is enough."""
     columns = rows.columns
-    matching = F.array_compact(F.array(*[F.when(F.expr(condition), F.lit(topic)) for topic, condition in routes]))
+    chosen = F.array(*[F.when(F.expr(condition), F.lit(topic)) for topic, condition in routes])
+    matching = F.array_distinct(F.array_compact(chosen))
     if otherwise is not None:
         matching = F.when(F.size(matching) == 0, F.array(F.lit(otherwise))).otherwise(matching)
     return rows.select(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import os
 import re
 import sys
@@ -21,6 +22,7 @@ from jjq.errors import InvalidArgument, JjqError
 from jjq.model import check_name
 
 FOLLOW_SECONDS = 1.0
+OWNER = "jjq-job"  # in a checkpoint: which job it is of
 MESSAGE_LINES = 4  # of an error of Spark's; what follows are plans
 REFUSED, FAILED, INTERRUPTED = 2, 1, 130  # exit codes; 2 is also argparse's
 
@@ -36,7 +38,7 @@ def described(name: str, doc: str | None) -> argparse.ArgumentParser:
 
 def add_store(parser: argparse.ArgumentParser) -> None:
     """The flag of every job."""
-    store = os.environ.get("JJQ_STORE")
+    store = os.environ.get("JJQ_STORE") or None  # an empty one is as good as none, and no name of a directory
     parser.add_argument(
         "--store", type=absolute, default=store, required=store is None, metavar="DIR",
         help="store directory with the topics (default: $JJQ_STORE)",
@@ -58,7 +60,23 @@ def add_query(parser: argparse.ArgumentParser) -> None:
 
 def absolute(text: str) -> Path:
     """A path that is the same for Spark's workers, which may run in another directory."""
-    return Path(text).resolve()
+    path = local(text)
+    if not text or path is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no directory or file of this machine")
+    return path.resolve()
+
+
+def place(text: str) -> str:
+    """Where Spark writes: a URI as it is, else an absolute path."""
+    return text if local(text) is None else str(absolute(text))
+
+
+def local(text: str) -> Path | None:
+    """The path of this machine that is meant, or None where it is a URI of elsewhere."""
+    scheme, colon, path = text.partition(":")
+    if colon and scheme == "file":
+        return Path("/" + path.lstrip("/")) if path.startswith("/") else Path(path)
+    return None if "://" in text else Path(text)
 
 
 def positive(text: str) -> int:
@@ -148,12 +166,47 @@ def read_topic(
 def run_query(writer: DataStreamWriter, options: argparse.Namespace, name: str) -> None:
     """Starts the query as --checkpoint and --follow say and follows it to its end. Raises what the query raised."""
     trigger = {"availableNow": True} if options.follow is None else {"processingTime": f"{options.follow} seconds"}
-    query = writer.option("checkpointLocation", options.checkpoint).queryName(name).trigger(**trigger).start()
-    try:
-        batches, rows = follow(query)
-    finally:
-        query.stop()  # where it was interrupted; the micro-batch at hand is done again by the next run
+    with alone(options.checkpoint, name):
+        query = writer.option("checkpointLocation", options.checkpoint).queryName(name).trigger(**trigger).start()
+        try:
+            batches, rows = follow(query)
+        finally:
+            query.stop()  # where it was interrupted; the micro-batch at hand is done again by the next run
     print(f"{name}: {rows:,} rows in {batches} micro-batches", flush=True)
+
+
+@contextlib.contextmanager
+def alone(checkpoint: str, job: str) -> Iterator[None]:
+    """Keeps other runs and other jobs off this checkpoint, where it is a directory of this machine.
+
+    Spark looks whether a file is there and then renames its own to that name, so two runs may both believe that a
+    micro-batch, or the query, is theirs. And it would go on with another job's offsets as if they were its own, past
+    all that the other one has read. Raises Refused.
+    """
+    path = local(checkpoint)
+    if path is None:
+        yield
+        return
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        held = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise Refused(f"--checkpoint: {checkpoint} cannot be a directory of this query: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Refused(
+                f"--checkpoint: another run uses {checkpoint} at this moment; wait for its end, or stop it"
+            ) from None
+        mark = path / OWNER
+        owner = mark.read_text().strip() if mark.exists() else ""
+        if owner not in ("", job):
+            raise Refused(f"--checkpoint: {checkpoint} is that of {owner}; each query has one of its own")
+        mark.write_text(f"{job}\n")
+        yield
+    finally:
+        os.close(held)
 
 
 def follow(query: StreamingQuery) -> tuple[int, int]:

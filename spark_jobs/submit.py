@@ -1,4 +1,4 @@
-"""Runs delays.py under spark-submit as a process of its own, and can kill it with all that it started."""
+"""Runs a job under spark-submit as a process of its own, and can kill it with all that it started."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 ROOT = Path(__file__).resolve().parents[1]
 POLL_SECONDS = 0.005  # short, to kill between the sink's commit and the checkpoint's, which are some 100 ms apart
@@ -36,25 +37,18 @@ class Figures:
     seconds: float
 
 
-class Job:
-    """One run of delays.py. A context manager that leaves no process behind.
+class Submitted:
+    """One run of spark-submit with these arguments, from the root of the repository. A context manager that leaves no
+    process behind.
 
     Its output goes where this process's goes, or to `log`.
     """
 
-    def __init__(self, store: Path, checkpoint: Path, rows_per_batch: int, log: Path | None = None) -> None:
-        self._report = Path(tempfile.mkdtemp(prefix="jjq-report-")) / "figures.json"
-        command = [
-            spark_submit(),
-            *["--properties-file", "conf/spark-delays.conf"],
-            str(ROOT / "spark_jobs" / "delays.py"),
-            *["--store", str(store), "--checkpoint", str(checkpoint)],
-            *["--rows", str(rows_per_batch), "--report", str(self._report)],
-        ]
+    def __init__(self, arguments: Sequence[str], log: Path | None = None) -> None:
         self._log = log.open("a") if log else None
         sys.stdout.flush()
         self._process = subprocess.Popen(
-            command,
+            [spark_submit(), *arguments],
             cwd=ROOT,
             env=os.environ | spark_environment(),
             stdin=subprocess.DEVNULL,
@@ -65,7 +59,7 @@ class Job:
         self._errors = threading.Thread(target=self._show_errors, daemon=True)
         self._errors.start()
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -75,10 +69,8 @@ class Job:
         self._errors.join(ENDING_SECONDS)
         if self._log:
             self._log.close()
-        self._report.unlink(missing_ok=True)
-        self._report.parent.rmdir()
 
-    def wait(self, timeout: float) -> Figures:
+    def finish(self, timeout: float) -> None:
         """Waits for the job's end. Raises JobError when it failed or takes more than `timeout` seconds."""
         try:
             code = self._process.wait(timeout)
@@ -86,7 +78,6 @@ class Job:
             raise JobError(f"the job has not ended after {timeout:.0f} s") from None
         if code != 0:
             raise JobError(f"the job failed with exit code {code}")
-        return Figures(**json.loads(self._report.read_text()))
 
     def kill_when(self, condition: Callable[[], bool], timeout: float) -> None:
         """Kills the job as soon as the condition holds. Raises JobError when the job ends before that, or when the
@@ -123,6 +114,32 @@ class Job:
             for line in lines:
                 if not line.startswith(b"WARNING: Using incubator modules"):
                     sys.stderr.write(line.decode(errors="replace"))
+
+
+class Job(Submitted):
+    """One run of delays.py."""
+
+    def __init__(self, store: Path, checkpoint: Path, rows_per_batch: int, log: Path | None = None) -> None:
+        self._report = Path(tempfile.mkdtemp(prefix="jjq-report-")) / "figures.json"
+        arguments = [
+            *["--properties-file", "conf/spark-delays.conf"],
+            str(ROOT / "spark_jobs" / "delays.py"),
+            *["--store", str(store), "--checkpoint", str(checkpoint)],
+            *["--rows", str(rows_per_batch), "--report", str(self._report)],
+        ]
+        super().__init__(arguments, log)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        self._report.unlink(missing_ok=True)
+        self._report.parent.rmdir()
+
+    def wait(self, timeout: float) -> Figures:
+        """Its figures, at its end. Raises JobError when it failed or takes more than `timeout` seconds."""
+        self.finish(timeout)
+        return Figures(**json.loads(self._report.read_text()))
 
 
 def _processes_of_session(session: int) -> list[int]:

@@ -20,8 +20,9 @@ class Proxy:
         self._mutex = threading.Lock()
         self._sockets: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
-        self._flows = threading.Event()  # cleared: nothing is passed on, and nobody is told
-        self._flows.set()
+        # Cleared: nothing is passed on, and nobody is told.
+        self._requests, self._answers = threading.Event(), threading.Event()
+        self.flow()
         self._closed = False
         self.connections = 0  # so far
         self.passed = 0  # bytes so far, both ways
@@ -51,13 +52,13 @@ class Proxy:
             with self._mutex:
                 self.connections += 1
                 self._sockets |= {client, broker}
-            self._start(self._pump, client, broker)
-            self._start(self._pump, broker, client)
+            self._start(self._pump, client, broker, self._requests)
+            self._start(self._pump, broker, client, self._answers)
 
-    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+    def _pump(self, source: socket.socket, sink: socket.socket, flows: threading.Event) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(_CHUNK):
-                self._flows.wait()
+                flows.wait()
                 with self._mutex:
                     self.passed += len(data)
                     cut = self.cut_after is not None and (left := self.cut_after - len(data)) <= 0
@@ -84,12 +85,15 @@ class Proxy:
             sockets = list(self._sockets)
         self._end(*sockets)
 
-    def hang(self) -> None:
-        """Half-open: from now on nothing comes through, and nobody is told."""
-        self._flows.clear()
+    def hang(self, *, answers_only: bool = False) -> None:
+        """Half-open: from now on nothing comes through, and nobody is told. With `answers_only` requests do."""
+        self._answers.clear()
+        if not answers_only:
+            self._requests.clear()
 
     def flow(self) -> None:
-        self._flows.set()
+        self._requests.set()
+        self._answers.set()
 
     def close(self) -> None:
         self._closed = True

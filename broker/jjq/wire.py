@@ -62,6 +62,8 @@ def encode(message: Any) -> bytes:
 
     try:
         text = json.dumps(message, default=special, separators=(",", ":")).encode("ascii")
+    except InvalidArgument:
+        raise
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument(f"this cannot be sent to a broker: {error}") from error
     return b"".join((text, b"\0", *tail)) if tail else text

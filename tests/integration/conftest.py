@@ -14,6 +14,7 @@ import pytest
 
 import jjq
 from tests.brokers import serving
+from tests.integration.forks import Forks
 
 COMMAND = Path(sys.executable).with_name("jjq")
 
@@ -24,21 +25,27 @@ class Cli:
 
     directory: Path
     store: Path
+    forks: Forks
     environment: dict[str, str] = field(default_factory=dict)
     where: str = ""  # how commands call the store
 
     def start(self, *arguments: str | Path, **options: Any) -> subprocess.Popen[bytes]:
+        """The installed command, while it runs."""
         streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         return subprocess.Popen(
             [COMMAND, *map(str, arguments)], cwd=self.directory, env=self.environment, **(streams | options)
         )
 
-    def run(self, *arguments: str | Path, stdin: bytes | str = b"", code: int = 0) -> subprocess.CompletedProcess[str]:
-        """The finished command, whose exit code must be `code`."""
+    def run(
+        self, *arguments: str | Path, stdin: bytes | str = b"", code: int = 0, fresh: bool = False
+    ) -> subprocess.CompletedProcess[str]:
+        """The finished command, whose exit code must be `code`. With `fresh` it is the installed one, not a fork."""
         data = stdin.encode() if isinstance(stdin, str) else stdin
-        done = subprocess.run(
-            [COMMAND, *map(str, arguments)], cwd=self.directory, env=self.environment, input=data, capture_output=True
-        )
+        command = [str(each) for each in (COMMAND, *arguments)]
+        if fresh:
+            done = subprocess.run(command, cwd=self.directory, env=self.environment, input=data, capture_output=True)
+        else:
+            done = self.forks.run(command, self.directory, self.environment, data)
         out, err = done.stdout.decode(), done.stderr.decode()
         assert done.returncode == code, f"jjq {' '.join(map(str, arguments))} -> {done.returncode}\n{out}\n{err}"
         assert "Traceback" not in err
@@ -76,18 +83,28 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("place", ("directory",) if embedded else places)
 
 
+def environment() -> dict[str, str]:
+    kept = ("PATH", "HOME", "LANG", "COVERAGE_PROCESS_START")
+    return {name: os.environ[name] for name in kept if name in os.environ} | {"PYTHONWARNINGS": "error"}
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    forks = Forks(environment())
+    yield forks
+    forks.end()
+
+
 @pytest.fixture
-def cli(tmp_path: Path, place: str) -> Iterator[Cli]:
+def cli(tmp_path: Path, forks: Forks, place: str) -> Iterator[Cli]:
     """Commands on a store that is named by its directory, or by the broker that serves it; tests may look into the directory
     either way."""
     store = tmp_path / "store"
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "COVERAGE_PROCESS_START") if name in os.environ}
-    kept["PYTHONWARNINGS"] = "error"
     if place == "directory":
-        yield Cli(tmp_path, store, {**kept, "JJQ_STORE": str(store)}, str(store))
+        yield Cli(tmp_path, store, forks, environment() | {"JJQ_STORE": str(store)}, str(store))
         return
     with serving(store, "--no-http") as broker:
-        yield Cli(tmp_path, store, {**kept, "JJQ_BROKER": broker.flight}, broker.flight)
+        yield Cli(tmp_path, store, forks, environment() | {"JJQ_BROKER": broker.flight}, broker.flight)
 
 
 @pytest.fixture

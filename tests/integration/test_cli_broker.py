@@ -9,9 +9,10 @@ import pytest
 import jjq
 from jjq.server.settings import tokens_in
 from jjq.server.tokens import TokenFile
-from tests.brokers import COMMAND, serving
+from tests.brokers import serving
 from tests.certificates import made_in
-from tests.integration.conftest import Cli
+from tests.integration.conftest import Cli, environment
+from tests.integration.forks import Forks
 
 PLACES = ("broker",)
 
@@ -63,6 +64,15 @@ def test_a_store_is_verified_and_maintained_through_its_broker(cli: Cli) -> None
     assert str(cli.store) not in done.stdout
 
 
+def test_segments_are_shown_without_where_the_store_is(cli: Cli) -> None:
+    cli.run("topic", "create", "t")
+    cli.run("push", "t", stdin="x")
+    (found,) = cli.json("segment", "list", "t")
+    assert cli.json("segment", "show", found["id"]) == found
+    assert found["path"].startswith("topics/")
+    assert (cli.store / found["path"]).exists()
+
+
 def test_a_broker_that_is_not_there_is_an_error_that_names_it(cli: Cli) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"jjq://127.0.0.1:{free.getsockname()[1]}"
@@ -70,7 +80,7 @@ def test_a_broker_that_is_not_there_is_an_error_that_names_it(cli: Cli) -> None:
     assert "jjq://host:port" in cli.error("topic", "list", "--broker", "http://127.0.0.1", code=2)
 
 
-def test_the_token_and_certificates_come_from_the_environment(tmp_path: Path) -> None:
+def test_the_token_and_certificates_come_from_the_environment(tmp_path: Path, forks: Forks) -> None:
     store, certificates = tmp_path / "store", made_in(tmp_path / "certificates")
     jjq.open(store, maintenance=False).close()
     token, _ = TokenFile(tokens_in(store)).create("reader", read=("t",))
@@ -81,7 +91,7 @@ def test_the_token_and_certificates_come_from_the_environment(tmp_path: Path) ->
     with jjq.open(store) as opened:
         opened.create_topic("t").push(b"x")
     with serving(store, *options) as broker:
-        cli = Cli(tmp_path, store, {"PATH": str(COMMAND.parent), "JJQ_BROKER": broker.flight}, broker.flight)
+        cli = Cli(tmp_path, store, forks, environment() | {"JJQ_BROKER": broker.flight}, broker.flight)
         cli.environment |= {
             "JJQ_TLS_CA": str(certificates.authority), "JJQ_CLIENT_CERT": str(certificates.client),
             "JJQ_CLIENT_KEY": str(certificates.client_key),

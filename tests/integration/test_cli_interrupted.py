@@ -32,7 +32,7 @@ def test_an_interrupt_while_it_is_imported_shows_no_traceback(cli: Cli, tmp_path
     site.mkdir()
     (site / "sitecustomize.py").write_text(_SITE.format(module=module), encoding="utf-8")
     cli.environment["PYTHONPATH"] = str(site)
-    done = cli.run("topic", "list", code=130)
+    done = cli.run("topic", "list", code=130, fresh=True)
     assert (done.stdout, done.stderr) == ("", "")
 
 

@@ -74,20 +74,20 @@ def test_what_cannot_be_followed_is_refused(cli: Cli) -> None:
 @pytest.mark.embedded
 @pytest.mark.slow
 def test_check_says_ok_and_leaves_nothing(cli: Cli) -> None:
-    found = cli.json("check", "--seconds", "2", "--producers", "1", "--consumers", "1")
+    found = cli.json("check", "--seconds", "2", "--producers", "1", "--consumers", "1", fresh=True)
     assert (found["ok"], found["problems"], found["producers"], found["consumers"]) == (True, [], 1, 1)
     assert found["read"] == found["records"] > 0
     assert list(cli.directory.iterdir()) == []  # a store of its own, beside where the store would be
-    assert "there is no store" in cli.error("check", "--store", "elsewhere")
-    cli.error("check", "--seconds", "0", code=2)
+    assert "there is no store" in cli.error("check", "--store", "elsewhere", fresh=True)
+    cli.error("check", "--seconds", "0", code=2, fresh=True)
 
 
 @pytest.mark.embedded
 @pytest.mark.slow
 def test_check_and_bench_can_be_run_in_a_store_that_is_there(cli: Cli) -> None:
     cli.open().close()
-    assert cli.text("check", "--store", cli.store, "--seconds", "0.5", "--no-kills").startswith("ok: ")
-    figures = cli.json("bench", "--store", cli.store, "--seconds", "0.05", "--size", "1KB")
+    assert cli.text("check", "--store", cli.store, "--seconds", "0.5", "--no-kills", fresh=True).startswith("ok: ")
+    figures = cli.json("bench", "--store", cli.store, "--seconds", "0.05", "--size", "1KB", fresh=True)
     assert len(figures) >= 6
     for each in figures:
         assert each["value"] > 0
@@ -100,7 +100,7 @@ def test_check_and_bench_can_be_run_in_a_store_that_is_there(cli: Cli) -> None:
 @pytest.mark.embedded
 @pytest.mark.slow
 def test_bench_is_a_table_for_people(cli: Cli) -> None:
-    text = cli.text("bench", "--seconds", "0.05")
+    text = cli.text("bench", "--seconds", "0.05", fresh=True)
     for part in ("publish, each synced", "write + fdatasync of the same bytes", "resume, to Arrow", "/s", "RATIO"):
         assert part in text
     assert list(Path(cli.directory).iterdir()) == []

@@ -1,6 +1,8 @@
 """`jjq serve` as a process: when it starts and when not, what it says, how it ends, and that nothing is lost when it is killed."""
 
 import contextlib
+import http.client
+import itertools
 import json
 import signal
 import socket
@@ -17,6 +19,8 @@ import jjq
 from jjq.errors import JjqError, TooManyRequests, Unauthorized
 from tests.brokers import Served, refused, serving
 from tests.certificates import Certificates, made_in
+
+CONFIG = Path(__file__).resolve().parents[2] / "conf" / "jjq.toml"
 
 
 @pytest.fixture
@@ -60,7 +64,7 @@ def token_of(store: Path, name: str, **rights: str) -> str:
 
 
 def test_it_says_where_it_listens_when_both_ports_are_open(store: Path) -> None:
-    with serving(store) as broker:
+    with serving(store, "--config", CONFIG) as broker:
         assert broker.ready["store"] == str(store)
         assert broker.ready["pid"] == broker.process.pid
         for url in (broker.flight, broker.http):
@@ -82,6 +86,16 @@ def test_one_front_can_be_left_out(store: Path) -> None:
     with serving(store, "--no-flight") as broker:
         assert broker.ready["flight"] is None
         assert post_event(broker, b"x")
+
+
+def test_a_front_whose_packages_are_missing_is_named_with_what_to_install(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "missing").mkdir()
+    (tmp_path / "missing" / "uvicorn.py").write_text("raise ModuleNotFoundError('gone', name='uvicorn')")
+    code, said = refused(store, PYTHONPATH=str(tmp_path / "missing"))
+    assert code == 2
+    assert "http needs the packages of the extra `server`: pip install 'jjq[server]' (there is no uvicorn)" in said
+    with serving(store, "--no-http", PYTHONPATH=str(tmp_path / "missing")) as broker:
+        assert broker.flight
 
 
 def test_a_port_that_is_taken_is_named(store: Path) -> None:
@@ -185,34 +199,41 @@ def test_a_second_signal_ends_it_at_once(store: Path) -> None:
 
 
 def test_what_was_acknowledged_is_there_once_after_a_kill_and_a_restart(store: Path) -> None:
-    acknowledged: list[bytes] = []
+    pushed: list[bytes] = []
+    posted: list[bytes] = []
 
-    def push(url: str, name: str) -> None:
-        with contextlib.suppress(JjqError, OSError, EOFError), jjq.connect(url) as remote:
+    def push(broker: Served, name: str) -> None:
+        with contextlib.suppress(JjqError), jjq.connect(broker.flight, retry_s=0) as remote:
             topic = remote.topic("t")
-            for number in range(1_000_000):
-                value = f"{name}-{number}".encode()
+            for value in (f"{name}-{number}".encode() for number in itertools.count()):
                 topic.push(value)
-                acknowledged.append(value)
+                pushed.append(value)
+
+    def post(broker: Served, name: str) -> None:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            for value in (f"{name}-{number}".encode() for number in itertools.count()):
+                post_event(broker, value)
+                posted.append(value)
 
     for round_ in range(3):
-        with serving(store, "--no-http") as broker:
+        with serving(store) as broker:
             with jjq.connect(broker.flight) as remote:
                 remote.create_topic("t", exist_ok=True)
-            before = len(acknowledged)
-            # A client that lost its broker goes on trying; its process is not what is tested, so it is a daemon.
-            threads = [
-                threading.Thread(target=push, args=(broker.flight, f"{round_}-{i}"), daemon=True) for i in (0, 1)
-            ]
+            enough = (len(pushed) + 50, len(posted) + 50)
+            threads = [threading.Thread(target=each, args=(broker, f"{round_}")) for each in (push, post)]
             for thread in threads:
                 thread.start()
-            while len(acknowledged) < before + 50:
+            while len(pushed) < enough[0] or len(posted) < enough[1]:
                 threading.Event().wait(0.001)
             broker.kill()
+            for thread in threads:
+                thread.join()
     with jjq.open(store) as opened:
-        values = list(opened.topic("t").to_pandas()["value"])
-        assert len(values) == len(set(values))
-        assert set(acknowledged) <= set(values)
+        for topic, column, acknowledged in (("t", "value", pushed), ("events", "body", posted)):
+            values = opened.topic(topic).read().read_all()[column].to_pylist()
+            values = [value.encode() if isinstance(value, str) else value for value in values]
+            assert len(values) == len(set(values))
+            assert set(acknowledged) <= set(values)
         assert opened.verify().ok
 
 
@@ -346,9 +367,13 @@ def test_actions_of_administrators_are_in_the_audit_log_and_in_no_other(store: P
         with jjq.connect(broker.flight, token=token) as remote:
             remote.create_topic("t")
             remote.delete_topic("t")
+        asked = urllib.request.Request(
+            f"{broker.http}/topic/create?topic=u", method="POST", headers={"Authorization": f"Bearer {token}"}
+        )
+        urllib.request.urlopen(asked).close()
         written = [json.loads(line) for line in audit.read_text().splitlines()]
         assert [(each["message"], each["caller"], each["topic"]) for each in written] == [
-            ("topic.create", "boss", "t"), ("topic.delete", "boss", "t"),
+            ("topic.create", "boss", "t"), ("topic.delete", "boss", "t"), ("topic.create", "boss", "u"),
         ]  # fmt: skip
         assert broker.log() == []
 

@@ -1,11 +1,13 @@
 """Settings of a broker: where they come from, what is refused, and that they are documented."""
 
+import argparse
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from jjq.cli.commands import build_parser
 from jjq.cli.serving import shown_default
 from jjq.errors import InvalidArgument, StoreError
 from jjq.server.settings import FIELDS, ServerSettings, from_environment, load
@@ -178,3 +180,50 @@ def test_every_setting_is_documented_with_its_default() -> None:
         (name, "jjq-data" if name == "store" else shown_default(field.default), field.metadata["about"])
         for name, field in FIELDS.items()
     ]
+
+
+# --- how it is deployed ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("jjq.service", {"JJQ_STORE"}), ("Containerfile", {"JJQ_STORE", "JJQ_HOST"}),
+        ("kubernetes.yaml", {"JJQ_STORE", "JJQ_HOST", "JJQ_TOKENS", "JJQ_TLS_CERT", "JJQ_TLS_KEY"}),
+    ],
+)  # fmt: skip
+def test_what_files_for_services_set_are_settings(name: str, wanted: set[str]) -> None:
+    text = (ROOT / "conf" / name).read_text(encoding="utf-8")
+    found = set(re.findall(r"\bJJQ_\w+", text))
+    assert found == wanted
+    assert len(from_environment(dict.fromkeys(found, "x"))) == len(wanted)
+
+
+def test_options_in_files_for_services_are_options() -> None:
+    known = {option for action in _serve()._actions for option in action.option_strings}
+    for name in ("jjq.service", "Containerfile", "kubernetes.yaml"):
+        text = (ROOT / "conf" / name).read_text(encoding="utf-8")
+        commands = re.findall(r"\bjjq serve([^\n#]*)", text)
+        assert {option for each in commands for option in re.findall(r"--[\w-]+", each)} <= known
+
+
+def _serve() -> argparse.ArgumentParser:
+    (commands,) = (each for each in build_parser()._actions if isinstance(each, argparse._SubParsersAction))
+    found: argparse.ArgumentParser = commands.choices["serve"]
+    return found
+
+
+def test_the_pod_and_its_service_listen_where_the_broker_does() -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    service, stateful = yaml.safe_load_all((ROOT / "conf" / "kubernetes.yaml").read_text(encoding="utf-8"))
+    (container,) = stateful["spec"]["template"]["spec"]["containers"]
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    default = load({}, {}, None)
+    assert ports == {"flight": default.flight_port, "http": default.http_port}
+    assert {each["targetPort"]: each["port"] for each in service["spec"]["ports"]} == ports
+    assert stateful["spec"]["replicas"] == 1
+    assert stateful["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > default.stop_grace_s
+    mounted = {each["mountPath"] for each in container["volumeMounts"]}
+    for each in container["env"]:
+        if each["value"].startswith("/"):
+            assert any(each["value"].startswith(f"{path}/") for path in mounted), each

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from jjq.errors import InvalidArgument
+from jjq.log.format import NO_MARK
 from jjq.log.requests import Append, MorePartitions
-from jjq.schema import HEADERS, RAW, SYSTEM_FIELDS, cast, conform, headers_size, longest
+from jjq.schema import HEADERS, RAW, SYSTEM_FIELDS, cast, conform, headers_size, longest, physical
 from jjq.topic import Topic
 
 _SINGLES = 256  # of so many values a message is made by a template, several times as fast as by pyarrow
+_PLAIN = physical(None).remove(0)
 
 
 def check_batch(batch: pa.RecordBatch) -> None:
@@ -37,6 +39,13 @@ def append(
         raise InvalidArgument(f"the batch has no column {missing[0]}; it may be null in every row")
     if not batch.num_rows:
         raise InvalidArgument("the batch has no rows")
+    if batch.num_rows == 1 and stamps is None and batch.schema.equals(_PLAIN):
+        key, headers, value = (column[0].as_py() for column in batch.columns)
+        most = min(topic._plain_bytes, max_record_bytes)
+        if key is None and headers is None and value is not None and len(value) <= most:
+            # What most single pushes are.
+            log = topic._store.log(topic.id, place)
+            return log.append_value(topic.schema_version, value, among, mark or NO_MARK)
     request = _request(topic, batch, stamps, min(topic.config.max_record_bytes, max_record_bytes))
     if mark is not None:
         request.producer, request.sequence = mark
@@ -46,7 +55,20 @@ def append(
     return appended[0].start, appended[0].timestamp
 
 
+def _plain(
+    topic: Topic, keys: list[bytes | None], values: list[bytes | None], stamps: Sequence[int] | None, limit: int
+) -> Append:
+    """What most small batches are: the checks that are for columns would take longer than to append it."""
+    for key, value in zip(keys, values, strict=True):
+        topic.check_size(len(value or b"") + len(key or b""), limit, "the record")
+    return topic._request(values, keys, None, stamps)
+
+
 def _request(topic: Topic, batch: pa.RecordBatch, stamps: Sequence[int] | None, limit: int) -> Append:
+    if topic.schema is None and batch.num_rows <= _SINGLES and batch.schema.equals(_PLAIN):
+        keys, headers, values = batch.columns
+        if headers.null_count == len(headers):
+            return _plain(topic, keys.to_pylist(), values.to_pylist(), stamps, limit)
     topic.check_size(batch.nbytes, topic.config.max_batch_bytes, "the batch")
     keys = cast(batch.column("_key"), pa.binary(), "_key")
     headers = cast(batch.column("_headers"), HEADERS, "_headers")
@@ -55,10 +77,7 @@ def _request(topic: Topic, batch: pa.RecordBatch, stamps: Sequence[int] | None, 
     for name, column in zip(user.schema.names, user.columns, strict=True):
         topic.check_size(longest(column), limit, f"a value of column {name!r}")
     topic.check_size(longest(keys), limit, "a key")
-    plain = headers.null_count == len(headers)
-    if topic.schema is None and plain and batch.num_rows <= _SINGLES:
-        return topic._request(user.column(0).to_pylist(), keys.to_pylist(), None, stamps)
-    if not plain:
+    if headers.null_count < len(headers):
         long = max(headers_size([(each["key"], each["value"]) for each in row or ()]) for row in headers.to_pylist())
         topic.check_size(long, limit, "the headers of a record")
     body = pa.RecordBatch.from_arrays(

@@ -95,13 +95,13 @@ def delete_subscriber(call: Call, name: Any) -> None:
 
 def _subscriber(call: Call, handle: int, subscriber: Any, places: Sequence[Any] = ()) -> Subscriber:
     """The handle of that number; made anew it polls on where the client says it was."""
-    name, subscriber_id, topic_id = subscriber
+    name, subscriber_id, topic_id = _parts(subscriber, "subscriber", str, str, str)
 
     def make() -> Subscriber:
         try:
             found = call.store.subscriber(name)
         except (SubscriberNotFound, TopicNotFound):
-            call.store.topic_row(_id_of(topic_id))  # raises TopicDeleted, if that is why
+            call.store.topic_row(topic_id)  # raises TopicDeleted, if that is why
             raise
         if found.id != subscriber_id:
             raise SubscriberNotFound(f"subscriber {name!r} was deleted")
@@ -117,10 +117,17 @@ def _subscriber(call: Call, handle: int, subscriber: Any, places: Sequence[Any] 
     return found
 
 
-def _id_of(given: object) -> str:
-    if not isinstance(given, str):
-        raise InvalidArgument(f"a topic's id is a text, not {shown(given)}")
-    return given
+def _parts(given: object, what: str, *kinds: type) -> Sequence[Any]:
+    """What a client says that its handle is, each part of its kind."""
+    if isinstance(given, list) and len(given) == len(kinds) and all(map(isinstance, given, kinds)):
+        return given
+    raise InvalidArgument(f"{what} is a list of {', '.join(each.__name__ for each in kinds)}, not {shown(given)}")
+
+
+def _texts(given: object, what: str) -> list[str]:
+    if isinstance(given, list) and all(isinstance(each, str) for each in given):
+        return given
+    raise InvalidArgument(f"{what} is a list of texts, not {shown(given)}")
 
 
 def _places(given: Sequence[Any]) -> dict[int, tuple[int, int]]:
@@ -300,10 +307,10 @@ def delete_channel(call: Call, topic: Any, name: Any) -> None:
 
 
 def _channel(call: Call, handle: int, channel: Any, operation: str = "channel.use") -> ChannelHandle:
-    topic_id, name, channel_id, max_in_flight = channel
+    topic_id, name, channel_id, max_in_flight = _parts(channel, "channel", str, str, int, int)
 
     def make() -> ChannelHandle:
-        topic = call.store.topic_row(_id_of(topic_id))  # raises TopicDeleted
+        topic = call.store.topic_row(topic_id)  # raises TopicDeleted
         found = call.store.channel(topic.name, name, max_in_flight=max_in_flight)
         if found.id != channel_id:
             raise ChannelNotFound(f"channel {name!r} of topic {topic.name!r} was deleted", channel=name)
@@ -332,6 +339,7 @@ def settle(
 ) -> list[Any]:
     """Acknowledges, requeues or touches what is in hand; returns the numbers of those that were no longer."""
     found = _channel(call, handle, channel)
+    deliveries = _texts(deliveries, "deliveries")
     held = {number: found.in_hand[number] for number in deliveries if number in found.in_hand}
     gone = [number for number in deliveries if number not in held]
     acts: dict[str, Callable[..., None]] = {
@@ -405,12 +413,13 @@ class SubscriptionHandle:
 
 def _subscription(call: Call, handle: int, interest: Any) -> SubscriptionHandle:
     """The subscription of that handle; made anew it is subscribed to what the client says."""
-    names, patterns = interest
+    given = _parts(interest, "interest", list, list)
+    names, patterns = _texts(given[0], "names"), _texts(given[1], "patterns")
 
     def make() -> SubscriptionHandle:
         made = call.store.pubsub(ignore_subscribe_messages=True)
         for name in names:
-            call.may("read", _topic_name(name))
+            call.may("read", name)
         if names:
             made.subscribe(*names)
         if patterns:
@@ -424,11 +433,12 @@ def _subscription(call: Call, handle: int, interest: Any) -> SubscriptionHandle:
 def change_subscription(call: Call, handle: int, interest: Any, kind: str, names: Sequence[str]) -> list[Any]:
     """`subscribe`, `psubscribe`, `unsubscribe` or `punsubscribe`; returns id, names and patterns as they are now."""
     found = _subscription(call, handle, interest).pubsub
+    names = _texts(names, "names")
     if kind not in ("subscribe", "psubscribe", "unsubscribe", "punsubscribe"):
         raise InvalidArgument(f"a subscription cannot {shown(kind)}")
     if kind == "subscribe":
         for name in names:
-            call.may("read", _topic_name(name))
+            call.may("read", name)
     getattr(found, kind)(*names)
     return [found.id, sorted(found._names), sorted(found._patterns)]
 
@@ -444,11 +454,6 @@ def get_message(call: Call, handle: int, interest: Any, timeout: Any = 0) -> dic
     return {"message": None if message is None else _pack_message(message), "dropped": found.dropped}
 
 
-def _topic_name(given: object) -> str | None:
-    """What a client says is a topic's name; of what cannot be one, only who may do all is told that."""
-    return given if isinstance(given, str) else None
-
-
 def _text(name: Any) -> str:
     return name.decode() if isinstance(name, bytes) else str(name)
 
@@ -459,13 +464,15 @@ def _pack_message(message: Message) -> dict[str, Any]:
 
 @action
 def pubsub_channels(call: Call, pattern: Any = "*") -> list[str]:
+    if not isinstance(pattern, str):
+        raise InvalidArgument(f"a pattern is a text such as 'log.*', not {shown(pattern)}")
     return [name for name in call.store.pubsub_channels(pattern) if call.can("topic.list", name)]
 
 
 @action
 def pubsub_numsub(call: Call, names: Sequence[str]) -> list[Any]:
-    for name in names:
-        call.may("topic.list", _topic_name(name))
+    for name in _texts(names, "names"):
+        call.may("topic.list", name)
     return list(call.store.pubsub_numsub(*names).items())
 
 

@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
 from jjq.errors import BrokerUnavailable, Forbidden, InvalidArgument, JjqError, StoreClosed, TooManyRequests
+from jjq.values import whole
 
 SILENCE_S = 30.0  # clients show that they live four times in that time
 _LOOK_S = 2.0
@@ -109,6 +110,7 @@ class Session:
 
     def handle(self, number: int, kind: type[Made], make: Callable[[], Made]) -> Made:
         """The handle of that number, made at its first use."""
+        whole(number, "handle")
         with self._mutex:
             if self._is_closed_locked(number):
                 raise StoreClosed("this handle was closed; get another from the store")
@@ -130,6 +132,7 @@ class Session:
         return self._closed or number in self._closed_handles
 
     def close_handle(self, number: int) -> None:
+        whole(number, "handle")
         with self._mutex:
             self._closed_handles.add(number)
             found = self._handles.pop(number, None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -254,6 +256,28 @@ def test_a_broker_that_is_not_there_is_an_error_that_says_so() -> None:
             with pytest.raises(jjq.BrokerUnavailable, match="jjq serve") as caught:
                 jjq.connect(nobody.url, retry_s=retry_s)
             assert caught.value.retryable
+
+
+FORKED = """
+import os, sys, jjq
+store = jjq.connect(sys.argv[1])
+store.create_topic("t")
+child = os.fork()
+if not child:
+    for use in (store.topics, lambda: jjq.connect(sys.argv[1])):
+        try:
+            use()
+        except (jjq.StoreClosed, jjq.InvalidArgument) as error:
+            print(type(error).__name__, "spawn" in str(error), flush=True)
+    sys.exit(3)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), [each.name for each in store.topics()])
+store.close()
+"""
+
+
+def test_a_forked_child_is_told_that_it_cannot_and_the_parent_goes_on(network: Proxy) -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED, network.url], capture_output=True, text=True, timeout=100)
+    assert done.stdout.splitlines() == ["StoreClosed True", "InvalidArgument True", "3 ['t']"], done.stderr
 
 
 def test_a_client_that_dies_lets_go_of_what_it_had(

@@ -47,6 +47,14 @@ def test_a_marked_message_is_found_by_its_mark_and_no_other(topic: jjq.Topic) ->
     assert find(topic.reader, 0, PRODUCER, 1, 0) == (5, record.column("_timestamp")[0].value)
 
 
+def test_a_single_value_is_marked_too(topic: jjq.Topic) -> None:
+    log = topic._store.log(topic.id, 0)
+    assert log.append_value(1, b"a", 0, (PRODUCER, 5))[0] == 0
+    topic.push(b"b")
+    assert [found(topic, 5), found(topic, 0)] == [0, None]
+    assert topic.read().read_all().column("value").to_pylist() == [b"a", b"b"]
+
+
 def test_it_is_found_in_files_that_have_ended(topic: jjq.Topic) -> None:
     append(topic, 1, [b"a"])
     roll(topic._store, "t")

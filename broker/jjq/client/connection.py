@@ -36,7 +36,21 @@ _PING_S = 7.0  # a broker takes a client that says nothing for 30 s for dead
 _PING_ANSWER_S = 5.0
 _WAIT_S = 5.0  # one request waits so long at most; the next goes on
 _WAIT_MAIN_S = 1.0  # in the main thread less: a signal is only heard between two requests
+_NO_FORKS = (
+    "gRPC does not survive a fork: start processes that connect with multiprocessing's spawn or forkserver, or connect in the "
+    "children only"
+)
+_connected_in: int | None = None  # the process that connected first
 log = logging.getLogger("jjq.client")
+
+
+def _check_not_forked() -> None:
+    """Raises InvalidArgument in a forked child of a process that has connected, where every call would wait for ever."""
+    global _connected_in
+    if _connected_in is None:
+        _connected_in = os.getpid()
+    elif _connected_in != os.getpid():
+        raise InvalidArgument(f"this process was forked from one that was connected to a broker, and {_NO_FORKS}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +80,7 @@ class Connection:
         tls_cert: str | os.PathLike[str] | None, tls_key: str | os.PathLike[str] | None, retry_s: float,
         on_state: StateCallback | None,
     ) -> None:  # fmt: skip
+        _check_not_forked()
         self.address = address
         self._retry_s = between(retry_s, "retry_s", 0, 1e9)
         self._on_state = on_state
@@ -248,9 +263,7 @@ class Connection:
         if self._closed.is_set():
             raise StoreClosed(f"the connection to {self.address} was closed; connect again with jjq.connect")
         if os.getpid() != self._pid:
-            raise StoreClosed(
-                f"the connection to {self.address} is the parent process's; connect in this one with jjq.connect"
-            )
+            raise StoreClosed(f"the connection to {self.address} is the parent process's; {_NO_FORKS}")
 
     @property
     def closed(self) -> bool:

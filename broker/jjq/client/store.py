@@ -52,8 +52,8 @@ _WAITING = 512  # coroutines that wait at once; more take turns
 class RemoteStore(Store):
     """A store that a broker serves; safe among threads. Close it, or use it in a `with` block.
 
-    It is used like an embedded one. What it cannot do, since that takes the store's files, says so. A forked child connects
-    again.
+    It is used like an embedded one. What it cannot do, since that takes the store's files, says so. Not for forked children of
+    the process that connected.
     """
 
     def __init__(

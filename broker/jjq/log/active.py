@@ -191,13 +191,14 @@ class ActiveFile:
         return first
 
     def append_value_locked(
-        self, template: fmt.RowsTemplate, topic: bytes, partition: int, value: bytes, now: int, sync: bool
-    ) -> tuple[int, int]:
+        self, template: fmt.RowsTemplate, topic: bytes, partition: int, value: bytes, now: int, sync: bool,
+        mark: tuple[bytes, int] = fmt.NO_MARK,
+    ) -> tuple[int, int]:  # fmt: skip
         """`append_locked` of one value without a key, at the broker's time, in half the time; its offset and timestamp."""
         last, offset = self.last, self.end
         ts = max(now, self.floor_ts, last.run_max_ts)
         appended_at = max(last.appended_at, now)
-        data = template.message(ts, value, topic, partition, offset, self.synced_position, appended_at)
+        data = template.message(ts, value, topic, partition, offset, self.synced_position, appended_at, mark)
         files.pwrite(self._fd, data, self.length)
         crc = fmt.extend(last.file_crc, data)
         flags = SYNCED if sync else 0

@@ -23,6 +23,7 @@ import pyarrow as pa
 from jjq.log import flat
 
 FIELD_KEY = b"jjq"
+NO_MARK = (b"", 0)  # of who may send a message again, its name and the message's number: see `jjq.log.resent`
 FORMAT_VERSION = 1
 
 # magic, version, partition, flags, topic, base, rows, synced_to, appended_at, producer, sequence; then the CRC, which is
@@ -412,11 +413,12 @@ class RowsTemplate:
         return Encoded(head, tuple(body), rows, min(stamps), max(stamps), self._field_at, self.layout)
 
     def message(
-        self, ts: int, value: bytes, topic: bytes, partition: int, base: int, synced_to: int, appended_at: int
-    ) -> bytes:
+        self, ts: int, value: bytes, topic: bytes, partition: int, base: int, synced_to: int, appended_at: int,
+        mark: tuple[bytes, int] = NO_MARK,
+    ) -> bytes:  # fmt: skip
         """`encode([ts], [None], [value])` with its field placed, head and body together, in a third of the time."""
         packed = _ACTIVE.pack(
-            _MAGIC_ACTIVE, FORMAT_VERSION, partition, 0, topic, base, 1, synced_to, appended_at, b"", 0
+            _MAGIC_ACTIVE, FORMAT_VERSION, partition, 0, topic, base, 1, synced_to, appended_at, *mark
         )
         length = len(value)
         padding = -length & 7

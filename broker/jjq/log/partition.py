@@ -18,6 +18,7 @@ from jjq.clock import now_us
 from jjq.errors import DamagedSegment, StoreError
 from jjq.log.active import ActiveFile
 from jjq.log.contracts import LogCatalog, LogSettings, PartitionState, TopicFacts
+from jjq.log.format import NO_MARK
 from jjq.log.recovery import copy_whole, survey
 from jjq.log.requests import Append, MorePartitions, encode_all
 from jjq.log.stream import stream_paths
@@ -74,7 +75,9 @@ class PartitionLog:
         if request.error is not None:
             raise request.error
 
-    def append_value(self, version: int, value: bytes, among: int = 0) -> tuple[int, int]:
+    def append_value(
+        self, version: int, value: bytes, among: int = 0, mark: tuple[bytes, int] = NO_MARK
+    ) -> tuple[int, int]:
         """`append` of one value, without key and headers, at the broker's time, to a topic without a schema.
 
         Returns its offset and timestamp. Most single pushes are such, and most meet no other thread: then they need no
@@ -86,11 +89,13 @@ class PartitionLog:
                 alone, self._led = not self._led, True
             if alone:
                 with self._leader:
-                    return self._write_value(value, among)
+                    return self._write_value(value, among, mark)
         finally:
             if alone:
                 self._hand_over()
-        request = Append(version, (None,), (value,), size=len(value) + 400, among=among)
+        request = Append(
+            version, (None,), (value,), size=len(value) + 400, among=among, producer=mark[0], sequence=mark[1]
+        )
         self.append(request)
         return request.offset, request.timestamp
 
@@ -148,7 +153,7 @@ class PartitionLog:
             size += taken[-1].size
         return taken
 
-    def _write_value(self, value: bytes, among: int) -> tuple[int, int]:
+    def _write_value(self, value: bytes, among: int, mark: tuple[bytes, int]) -> tuple[int, int]:
         self._lock()
         try:
             now = now_us()
@@ -160,7 +165,7 @@ class PartitionLog:
             template = self._facts.template(settings.schema_version)
             assert template is not None
             sync = settings.sync == "always"
-            offset, ts = active.append_value_locked(template, self._topic_bytes, self.partition, value, now, sync)
+            offset, ts = active.append_value_locked(template, self._topic_bytes, self.partition, value, now, sync, mark)
         except OSError as error:
             raise files.translate(error, "append to", self.directory) from error
         finally:

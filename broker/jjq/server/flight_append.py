@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from jjq import pushing
 from jjq.errors import InvalidArgument
+from jjq.log.format import NO_MARK
 from jjq.log.requests import Append, MorePartitions
 from jjq.schema import HEADERS, RAW, SYSTEM_FIELDS, cast, conform, headers_size, longest, physical
 from jjq.topic import Topic
@@ -39,6 +40,13 @@ def append(
         raise InvalidArgument(f"the batch has no column {missing[0]}; it may be null in every row")
     if not batch.num_rows:
         raise InvalidArgument("the batch has no rows")
+    if batch.num_rows == 1 and stamps is None and batch.schema.equals(_PLAIN):
+        key, headers, value = (column[0].as_py() for column in batch.columns)
+        most = min(topic._plain_bytes, max_record_bytes)
+        if key is None and headers is None and value is not None and len(value) <= most:
+            # What most single pushes are.
+            log = topic._store.log(topic.id, place)
+            return log.append_value(topic.schema_version, value, among, mark or NO_MARK)
     request = _request(topic, batch, stamps, min(topic.config.max_record_bytes, max_record_bytes))
     if mark is not None:
         request.producer, request.sequence = mark

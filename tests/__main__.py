@@ -24,6 +24,7 @@ LONGEST_S = 3600.0
 LAST_S = 180.0  # from a run's report, which it makes when its last test is done, to its end
 END_S = 20.0  # for what it says when it is ended
 LOOK_S = 1.0
+OUTCOMES = ("failed", "passed", "skipped")
 COUNTED = ("tests", "failures", "errors", "skipped")  # attributes of a report
 
 
@@ -81,7 +82,8 @@ class Run:
 
 def run(*tests: str, longest_s: float = LONGEST_S, last_s: float = LAST_S) -> bool:
     """Runs all tests, or those in the given places, and says what came of them; whether all is well."""
-    deadline = time.monotonic() + longest_s
+    began = time.monotonic()
+    deadline = began + longest_s
     runs: list[Run] = []
     with tempfile.TemporaryDirectory(prefix="jjq-tests-") as name:
         share = Path(name) / "share"
@@ -100,7 +102,8 @@ def run(*tests: str, longest_s: float = LONGEST_S, last_s: float = LAST_S) -> bo
         if total.total() < len(list(share.iterdir())):  # a test that was taken, and of which nothing is known
             total["failed"] = max(1, total["failed"])
     print()  # one that was ended leaves its line unfinished
-    print(f"total: {total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped", flush=True)
+    said = ", ".join(f"{total[what]} {what}" for what in OUTCOMES if total[what]) or "no tests ran"
+    print(f"=== {said} in {time.monotonic() - began:.2f}s ===", flush=True)  # as pytest's own last line
     return not total["failed"]
 
 

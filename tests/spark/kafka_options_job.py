@@ -10,7 +10,7 @@ store, checkpoint = sys.argv[1:]
 with jjq.open(store) as opened:
     opened.create_topic("in").push_many([b"a", b"b", b"c"])
 
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+spark = SparkSession.builder.master("local[1]").config("spark.ui.showConsoleProgress", "false").getOrCreate()
 
 
 def named(name: str) -> dict[str, str]:

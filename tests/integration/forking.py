@@ -4,6 +4,7 @@ It is asked on the socket that is its standard input, with a line of JSON and th
 exit code. A fork leaves this module's loop and ends as the `jjq` command does, so what is done at exit is done there, too.
 """
 
+import gc
 import json
 import os
 import socket
@@ -11,7 +12,9 @@ import sys
 import warnings
 from typing import Any
 
-import jjq.cli  # noqa: F401  that forks need not
+import pandas as pd  # noqa: F401  as pyarrow imports it when it makes its first array
+
+import jjq.cli  # noqa: F401  as jjq_command does
 from jjq_command import main
 
 
@@ -49,5 +52,7 @@ def become(command: dict[str, Any], streams: list[int]) -> None:
     sys.argv[:] = command["arguments"]
 
 
-if __name__ == "__main__" and become_a_command():
-    sys.exit(main())
+if __name__ == "__main__":
+    gc.freeze()  # what is there now is not gone through again by each fork
+    if become_a_command():
+        sys.exit(main())

@@ -274,7 +274,7 @@ class Feed:
         end = min(bounds.end, window.position + window.rows)
         if end <= window.position:
             return False
-        slices = reader.plan(partition, window.position, end)
+        slices = self._plan(window, end, bounds.end)
         if any(
             each.segment is not None and each.segment.schema_version > self._topic.schema_version for each in slices
         ):
@@ -290,6 +290,18 @@ class Feed:
             window.crossed = True
             window.low = window.end < bounds.end and self._is_worth_loading(window, slices)
         return True
+
+    def _plan(self, window: _Window, end: int, last: int) -> list[Slice]:
+        """What to read: up to `end`, or to records that are lost before. Only who has come to those is told, and of all that
+        are lost there."""
+        partition, reader = window.partition, self._topic.reader
+        try:
+            return reader.plan(partition, window.position, end)
+        except DataLoss as loss:
+            if loss.asked <= window.position:
+                reader.plan(partition, window.position, last)
+                raise
+            return reader.plan(partition, window.position, loss.asked)
 
     def _stay(self, window: _Window) -> None:
         """What was read is all of the active segment."""

@@ -194,7 +194,7 @@ class Repair:
 
     def run(self) -> None:
         topics = self._catalog.topics()
-        self._total = sum(size for each in topics for _, size, _ in self._catalog.segment_counts(each.id).values())
+        self._total = sum(size for each in topics for _, size, *_ in self._catalog.segment_counts(each.id).values())
         for topic in topics:
             self._what = topic.name
             facts = Facts(self._store, topic.id)

@@ -217,24 +217,46 @@ def conform(table: pa.Table, user: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=user)
 
 
+# What pyarrow and `check_values` raise for a value that a column cannot hold.
+_NO_VALUE = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, TypeError, ValueError, OverflowError)
+
+
 def rows_to_table(rows: Sequence[Mapping[str, Any]], user: pa.Schema) -> pa.Table:
     """Mappings as the topic's columns; raises SchemaMismatch that names the row's column."""
     known = set(user.names)
-    for row in rows:
+    for i, row in enumerate(rows):
         if not isinstance(row, Mapping):
-            raise SchemaMismatch(f"a topic with a schema takes mappings of its columns, not {type(row).__name__}")
+            which = "" if len(rows) == 1 else f"record {i}: "
+            raise SchemaMismatch(
+                f"{which}a topic with a schema takes mappings of its columns, not {type(row).__name__}"
+            )
         if not known.issuperset(row):
             conform(pa.table({str(name): pa.nulls(0) for name in row}), user)
     columns = []
     for field in user:
+        values = [row.get(field.name) for row in rows]
         try:
-            values = [row.get(field.name) for row in rows]
-            check_values(values, field.type)
-            columns.append(pa.array(values, field.type))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, TypeError, ValueError,
-                OverflowError) as error:  # fmt: skip
-            raise SchemaMismatch(f"column {field.name!r} takes {field.type}: {error}") from error
+            columns.append(_column(values, field.type))
+        except _NO_VALUE as error:
+            raise SchemaMismatch(
+                f"{_which(values, field.type)}column {field.name!r} takes {field.type}: {error}"
+            ) from error
     return pa.Table.from_arrays(columns, schema=user)
+
+
+def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    check_values(values, kind)
+    return pa.array(values, kind)
+
+
+def _which(values: Sequence[Any], kind: pa.DataType) -> str:
+    """`record 50: ` for the first of several that is no value of the type."""
+    for i, value in enumerate(values if len(values) > 1 else ()):
+        try:
+            _column([value], kind)
+        except _NO_VALUE:
+            return f"record {i}: "
+    return ""
 
 
 def check_headers(headers: object) -> list[tuple[str, bytes | None]] | None:

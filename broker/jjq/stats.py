@@ -63,12 +63,13 @@ def _topic(store: Store, topic: Topic) -> dict[str, Any]:
     kinds = store.catalog.segments_by_kind(topic.id)
     closed_bytes = sum(size for _, size in kinds.values())
     active_bytes = sum(size or 0 for size in active)
+    lost = sum(gone for *_, gone in store.catalog.segment_counts(topic.id).values())
     bases = {row.partition: row.end_offset for row in store.catalog.partitions(topic.id)}
     # An active file without records is nothing that was pushed.
     begun = sum(size or 0 for each, size in zip(bounds, active, strict=True) if each.end > bases[each.partition])
     return {
         "name": topic.name, "id": topic.id, "partitions": topic.partitions, "paused": topic.paused,
-        "records": sum(each.end - each.start for each in bounds), "bytes": closed_bytes + active_bytes,
+        "records": sum(each.end - each.start for each in bounds) - lost, "bytes": closed_bytes + active_bytes,
         # Offsets are never given twice in one lineage, so they count what was pushed.
         "pushed_records": sum(each.end for each in bounds),
         "pushed_bytes": max(store.catalog.pushed_bytes(topic.id), closed_bytes) + begun,

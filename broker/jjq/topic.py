@@ -429,17 +429,18 @@ class Topic:
         return found
 
     def describe(self) -> dict[str, Any]:
-        """Id, settings, schema, and by partition: offsets, lineage, segments, bytes and segments not yet compacted."""
+        """Id, settings, schema, and by partition: offsets, lineage, records and those that repair found lost, segments, bytes and segments
+        not yet compacted."""
         self.refresh()
         counts = self._store.catalog.segment_counts(self.id)
         partitions = []
         for bounds in self.offsets():
-            segments, size, rolled = counts.get(bounds.partition, (0, 0, 0))
+            segments, size, rolled, lost = counts.get(bounds.partition, (0, 0, 0, 0))
             active = self.reader.active_bytes(bounds.partition)
             partitions.append(
                 {
                     "partition": bounds.partition, "start": bounds.start, "end": bounds.end, "lineage": bounds.lineage,
-                    "records": bounds.end - bounds.start, "segments": segments + (active is not None),
+                    "records": bounds.end - bounds.start - lost, "lost": lost, "segments": segments + (active is not None),
                     "bytes": size + (active or 0), "to_compact": rolled,
                 }
             )  # fmt: skip

@@ -77,7 +77,7 @@ class Verifier:
             self._missing_cursors(before, cursors)
             topics = self._catalog.topics()
             self._total = sum(
-                size for topic in topics for _, size, _ in self._catalog.segment_counts(topic.id).values()
+                size for topic in topics for _, size, *_ in self._catalog.segment_counts(topic.id).values()
             )
             for topic in topics:
                 with contextlib.suppress(TopicDeleted):

@@ -190,6 +190,54 @@ def test_records_that_were_on_disk_and_are_not_whole_are_lost_and_their_offsets_
     check_repaired(path, before, report, ENDS)
 
 
+@pytest.fixture
+def gap(place: Path) -> Path:
+    """A store of 300 records, of which repair found the offsets from 100 to 199 lost."""
+    path = place / "gap"
+    with jjq.open(path) as store:
+        topic = store.create_topic("t")
+        for first in (0, 100, 200):
+            topic.push_many([b"value %d" % (first + i) for i in range(100)])
+        file = Path(topic.segments()[0].path)
+    flip(file, file.read_bytes().index(b"value 150"))
+    assert [(each.start, each.end) for each in repair(path).lost] == [(100, 200)]
+    return path
+
+
+def test_a_subscriber_gets_what_is_whole_before_a_gap_and_is_told_of_all_that_is_lost(gap: Path) -> None:
+    with jjq.open(gap) as store:
+        told = store.create_subscriber("t", "told")
+        assert [told.pop().offset for _ in range(100)] == list(range(100))
+        for start in (100, 130):
+            told.seek(start)
+            for look in (told.pop, told.peek, told.poll):
+                with pytest.raises(DataLoss) as caught:
+                    look()
+                assert (caught.value.asked, caught.value.earliest, caught.value.lost) == (start, 200, 200 - start)
+            told.close()
+            told = store.subscriber("told")
+        told.seek(199 - 100)
+        assert told.pop().offset == 99
+        told.seek(200)
+        assert [record.offset for record in told.poll(max_records=1000)] == list(range(200, 300))
+        skips = store.create_subscriber("t", "skips", on_data_loss="skip")
+        assert [record.offset for record in iter(skips.pop, None)] == [*range(100), *range(200, 300)]
+        assert skips.skipped == 100
+        polls = store.create_subscriber("t", "polls", on_data_loss="skip")
+        polled: list[int] = []
+        while records := polls.poll(max_records=1000):
+            polled += [record.offset for record in records]
+        assert polled == [*range(100), *range(200, 300)]
+
+
+def test_records_that_are_lost_are_not_counted_among_those_that_are_there(gap: Path) -> None:
+    with jjq.open(gap) as store:
+        topic = store.topic("t")
+        (partition,) = topic.describe()["partitions"]
+        assert (topic.describe()["records"], partition["records"], partition["lost"]) == (200, 200, 100)
+        assert store.stats()["topics"][0]["records"] == 200
+
+
 def test_nothing_is_done_to_a_store_that_is_whole(made: Any, place: Path) -> None:
     template, before = made
     path = copy_store(template, place / "store")

@@ -85,3 +85,13 @@ def test_one_text_is_no_list_of_texts(store: jjq.Store) -> None:
         with pytest.raises(jjq.InvalidArgument, match=r"not (one )?str"):
             use("ab")
     assert each_of(("a", "b"), str, "names") == each_of({"a": 1, "b": 2}.keys(), str, "names") == ["a", "b"]
+
+
+def test_of_many_records_the_one_that_does_not_fit_is_named(store: jjq.Store) -> None:
+    topic = store.create_topic("n", schema=pa.schema([("n", pa.int32())]))
+    for wrong, said in (({"n": "x"}, "record 3: column 'n' takes int32"), ("x", "record 3: a topic with a schema")):
+        with pytest.raises(jjq.SchemaMismatch, match=said):
+            topic.push_many([{"n": 1}, {"n": None}, {}, wrong, wrong])  # type: ignore[list-item]
+    with pytest.raises(jjq.SchemaMismatch, match="^column 'n' takes int32"):
+        topic.push({"n": "x"})
+    assert topic.offsets()[0].end == 0

@@ -172,9 +172,11 @@ class Catalog:
         row = self.driver.row("first_segment_with", topic_id=topic_id, partition=partition, ts=ts)
         return None if row is None else segment_row(row)
 
-    def segment_counts(self, topic_id: str) -> dict[int, tuple[int, int, int]]:
-        """By partition: segments, their bytes, and how many wait for compaction."""
-        return {row[0]: (row[1], row[2], row[3]) for row in self.driver.rows("segment_counts", topic_id=topic_id)}
+    def segment_counts(self, topic_id: str) -> dict[int, tuple[int, int, int, int]]:
+        """By partition: segments, their bytes, how many wait for compaction, and records that repair found lost."""
+        return {
+            row[0]: (row[1], row[2], row[3], row[4]) for row in self.driver.rows("segment_counts", topic_id=topic_id)
+        }
 
     def pushed_bytes(self, topic_id: str) -> int:
         """Bytes of a topic's files that were ever closed or linked, also of those that are gone."""

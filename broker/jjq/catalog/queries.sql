@@ -111,7 +111,8 @@ FROM segments WHERE topic_id = :topic_id AND partition = :partition AND prefix_m
 ORDER BY prefix_max_ts, base LIMIT 1
 
 -- name: segment_counts
-SELECT partition, COUNT(*), COALESCE(SUM(length), 0), COALESCE(SUM(CASE WHEN kind = 'arrows' THEN 1 ELSE 0 END), 0)
+SELECT partition, COUNT(*), COALESCE(SUM(length), 0), COALESCE(SUM(CASE WHEN kind = 'arrows' THEN 1 ELSE 0 END), 0),
+  COALESCE(SUM(CASE WHEN kind = 'lost' THEN end_offset - base ELSE 0 END), 0)
 FROM segments WHERE topic_id = :topic_id GROUP BY partition ORDER BY partition
 
 -- name: drop_segment

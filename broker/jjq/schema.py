@@ -226,9 +226,9 @@ def rows_to_table(rows: Sequence[Mapping[str, Any]], user: pa.Schema) -> pa.Tabl
     known = set(user.names)
     for i, row in enumerate(rows):
         if not isinstance(row, Mapping):
-            which = "" if len(rows) == 1 else f"record {i}: "
             raise SchemaMismatch(
-                f"{which}a topic with a schema takes mappings of its columns, not {type(row).__name__}"
+                f"{f'record {i}: ' if len(rows) > 1 else ''}a topic with a schema takes mappings of its columns, not "
+                f"{type(row).__name__}"
             )
         if not known.issuperset(row):
             conform(pa.table({str(name): pa.nulls(0) for name in row}), user)

@@ -92,6 +92,6 @@ def test_of_many_records_the_one_that_does_not_fit_is_named(store: jjq.Store) ->
     for wrong, said in (({"n": "x"}, "record 3: column 'n' takes int32"), ("x", "record 3: a topic with a schema")):
         with pytest.raises(jjq.SchemaMismatch, match=said):
             topic.push_many([{"n": 1}, {"n": None}, {}, wrong, wrong])  # type: ignore[list-item]
-    with pytest.raises(jjq.SchemaMismatch, match="^column 'n' takes int32"):
+    with pytest.raises(jjq.SchemaMismatch, match=r"^column 'n' takes int32"):
         topic.push({"n": "x"})
     assert topic.offsets()[0].end == 0

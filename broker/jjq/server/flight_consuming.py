@@ -27,7 +27,7 @@ from jjq.errors import (
 from jjq.feed import Feed, beginnings, watched
 from jjq.model import Record
 from jjq.pubsub import Message, PubSub
-from jjq.server.flight_calls import Call, action
+from jjq.server.flight_calls import Call, action, named_values, texts
 from jjq.subscriber import Subscriber
 from jjq.topic import Topic
 from jjq.values import shown
@@ -122,12 +122,6 @@ def _parts(given: object, what: str, *kinds: type) -> Sequence[Any]:
     if isinstance(given, list) and len(given) == len(kinds) and all(map(isinstance, given, kinds)):
         return given
     raise InvalidArgument(f"{what} is a list of {', '.join(each.__name__ for each in kinds)}, not {shown(given)}")
-
-
-def _texts(given: object, what: str) -> list[str]:
-    if isinstance(given, list) and all(isinstance(each, str) for each in given):
-        return given
-    raise InvalidArgument(f"{what} is a list of texts, not {shown(given)}")
 
 
 def _places(given: Sequence[Any]) -> dict[int, tuple[int, int]]:
@@ -287,7 +281,7 @@ def channel(call: Call, topic: Any, name: Any, create: bool = False, settings: A
     if create and named is not None and not call.can("push", named):
         call.store.topic(named)  # raises TopicNotFound
     # A clock of its own may be given in Python: that of a broker is its own.
-    given = {key: value for key, value in dict(settings or {}).items() if key != "clock"}
+    given = {key: value for key, value in named_values(settings, "settings").items() if key != "clock"}
     try:
         found = call.store.channel(topic, name, create=bool(create), **given)
     except TypeError as error:
@@ -335,11 +329,11 @@ def receive(call: Call, handle: int, channel: Any, max_records: Any = 1, timeout
 
 @action
 def settle(
-    call: Call, handle: int, channel: Any, deliveries: Sequence[str], how: str, delay: Any = 0.0, reason: Any = None
+    call: Call, handle: int, channel: Any, deliveries: Sequence[str], how: Any, delay: Any = 0.0, reason: Any = None
 ) -> list[Any]:
     """Acknowledges, requeues or touches what is in hand; returns the numbers of those that were no longer."""
     found = _channel(call, handle, channel)
-    deliveries = _texts(deliveries, "deliveries")
+    deliveries = texts(deliveries, "deliveries")
     held = {number: found.in_hand[number] for number in deliveries if number in found.in_hand}
     gone = [number for number in deliveries if number not in held]
     acts: dict[str, Callable[..., None]] = {
@@ -347,7 +341,7 @@ def settle(
         "requeued": functools.partial(found.channel.requeue_many, delay=delay, reason=reason),
         "touched": found.channel.touch_many,
     }
-    if how not in acts:
+    if not isinstance(how, str) or how not in acts:
         raise InvalidArgument(f"deliveries are {', '.join(acts)}, not {shown(how)}")
     try:
         acts[how](held.values())
@@ -414,7 +408,7 @@ class SubscriptionHandle:
 def _subscription(call: Call, handle: int, interest: Any) -> SubscriptionHandle:
     """The subscription of that handle; made anew it is subscribed to what the client says."""
     given = _parts(interest, "interest", list, list)
-    names, patterns = _texts(given[0], "names"), _texts(given[1], "patterns")
+    names, patterns = texts(given[0], "names"), texts(given[1], "patterns")
 
     def make() -> SubscriptionHandle:
         made = call.store.pubsub(ignore_subscribe_messages=True)
@@ -433,7 +427,7 @@ def _subscription(call: Call, handle: int, interest: Any) -> SubscriptionHandle:
 def change_subscription(call: Call, handle: int, interest: Any, kind: str, names: Sequence[str]) -> list[Any]:
     """`subscribe`, `psubscribe`, `unsubscribe` or `punsubscribe`; returns id, names and patterns as they are now."""
     found = _subscription(call, handle, interest).pubsub
-    names = _texts(names, "names")
+    names = texts(names, "names")
     if kind not in ("subscribe", "psubscribe", "unsubscribe", "punsubscribe"):
         raise InvalidArgument(f"a subscription cannot {shown(kind)}")
     if kind == "subscribe":
@@ -471,7 +465,7 @@ def pubsub_channels(call: Call, pattern: Any = "*") -> list[str]:
 
 @action
 def pubsub_numsub(call: Call, names: Sequence[str]) -> list[Any]:
-    for name in _texts(names, "names"):
+    for name in texts(names, "names"):
         call.may("topic.list", name)
     return list(call.store.pubsub_numsub(*names).items())
 

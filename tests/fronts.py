@@ -85,7 +85,8 @@ class Events:
 
     def __post_init__(self) -> None:
         self._lines = _lines(self.answer.iter_bytes())
-        self.block()  # the first, which comes when the stream has begun
+        first = dict(self.block())  # which comes when the stream has begun
+        self.last_id = first.get("id", "")
 
     def block(self) -> list[tuple[str, str]]:
         """The fields up to the next empty line; StopIteration at the end of the stream."""

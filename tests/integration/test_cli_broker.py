@@ -64,6 +64,15 @@ def test_a_store_is_verified_and_maintained_through_its_broker(cli: Cli) -> None
     assert str(cli.store) not in done.stdout
 
 
+def test_segments_are_shown_without_where_the_store_is(cli: Cli) -> None:
+    cli.run("topic", "create", "t")
+    cli.run("push", "t", stdin="x")
+    (found,) = cli.json("segment", "list", "t")
+    assert cli.json("segment", "show", found["id"]) == found
+    assert found["path"].startswith("topics/")
+    assert (cli.store / found["path"]).exists()
+
+
 def test_a_broker_that_is_not_there_is_an_error_that_names_it(cli: Cli) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"jjq://127.0.0.1:{free.getsockname()[1]}"

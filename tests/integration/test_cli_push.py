@@ -99,7 +99,9 @@ def test_an_interrupted_push_says_what_went_in(cli: Cli) -> None:
         assert subscriber.pop(timeout=60).value == b"one"
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
-    assert (process.returncode, out, err) == (130, b"", b"jjq: stopped; 1 record went in\n")
+    assert (process.returncode, out) == (130, b"")
+    # It may be seen before the one who pushed it hears of that.
+    assert err in (b"jjq: stopped; 1 record went in\n", b"jjq: stopped; 0 records went in, perhaps 1 more\n")
 
 
 def test_nothing_at_all_is_pushed_quietly(cli: Cli) -> None:

@@ -261,6 +261,7 @@ def test_a_bad_name_is_refused(cli: Cli) -> None:
 # --- segments, writers -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.embedded  # a broker maintains its store by itself, whenever it likes
 def test_segments_are_listed_and_shown_with_their_neighbours(cli: Cli) -> None:
     cli.run("topic", "create", "t", "--segment-rows", "2", "--partitions", "2")
     for value in "abcde":
@@ -322,6 +323,7 @@ def test_a_whole_store_verifies_and_a_damaged_one_does_not_until_it_is_repaired(
     assert cli.run("repair").returncode == 0
 
 
+@pytest.mark.embedded  # a broker maintains its store by itself, whenever it likes
 def test_maintenance_says_what_it_did(cli: Cli) -> None:
     cli.run("topic", "create", "t", "--segment-rows", "1")
     for value in "abc":

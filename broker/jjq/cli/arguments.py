@@ -17,6 +17,7 @@ from jjq.clock import is_unit
 from jjq.errors import InvalidArgument
 
 DEFAULT_STORE = "jjq-data"
+_PATIENCE_S = 5.0  # with a broker that cannot be reached, where somebody sits and waits
 _TYPES: dict[str, pa.DataType] = {
     "string": pa.string(), "str": pa.string(), "text": pa.string(), "binary": pa.binary(), "bytes": pa.binary(),
     "bool": pa.bool_(), "boolean": pa.bool_(), "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(),
@@ -109,7 +110,7 @@ def open_store(
     no topic, unless that is what the command is for."""
     url = broker_url(arguments)
     if url is not None:
-        return _connect(url)
+        return _connect(url, 30.0 if stays else _PATIENCE_S)
     path = store_path(arguments)
     try:
         return jjq.open(path, create=create, maintenance=stays, create_topics=create_topics)
@@ -119,12 +120,12 @@ def open_store(
         ) from error
 
 
-def _connect(url: str) -> jjq.Store:
+def _connect(url: str, retry_s: float) -> jjq.Store:
     # By the environment, where other processes do not see them as they see a command line.
     given = os.environ.get
     return jjq.connect(
         url, token=given("JJQ_TOKEN") or None, tls_ca=given("JJQ_TLS_CA") or None,
-        tls_cert=given("JJQ_CLIENT_CERT") or None, tls_key=given("JJQ_CLIENT_KEY") or None,
+        tls_cert=given("JJQ_CLIENT_CERT") or None, tls_key=given("JJQ_CLIENT_KEY") or None, retry_s=retry_s,
     )  # fmt: skip
 
 

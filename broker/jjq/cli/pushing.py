@@ -115,20 +115,22 @@ def _push_as_it_comes(
     arguments: argparse.Namespace, store: jjq.Store, topic: jjq.Topic, source: inputs.Source,
     tables: Iterator[pa.Table], progress: Progress,
 ) -> dict[str, Any]:  # fmt: skip
-    records = 0
+    records = unanswered = 0
     partitions: dict[int, dict[str, int]] = {}
     key = _key_column(arguments, topic)
     try:
         for table in tables:
+            unanswered = len(table)
             positions = topic.push_table(table, key=key, partition=arguments.partition, timestamp=arguments.timestamp)
             for each in positions.ranges:
                 found = partitions.setdefault(each.partition, {"records": 0, "first": each.start, "last": each.end - 1})
                 found["records"] += each.end - each.start
                 found["last"] = each.end - 1
-            records += len(table)
+            records, unanswered = records + len(table), 0
             progress.show(source.read, records)
     except KeyboardInterrupt:
-        print(f"jjq: stopped; {output.count(records, 'record')} went in", file=sys.stderr)
+        perhaps = f", perhaps {unanswered:,} more" if unanswered else ""
+        print(f"jjq: stopped; {output.count(records, 'record')} went in{perhaps}", file=sys.stderr)
         raise
     except JjqError as error:
         if records:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from starlette.responses import Response
 
+from jjq.clock import now_us
 from jjq.errors import InvalidArgument, TopicNotFound
 from jjq.model import Record
 from jjq.server.event_ids import event_id, parse_event_id
@@ -222,7 +223,8 @@ async def follow_events(request: Request) -> Stream:
     topic = await request.run(open_topic, parts, anew=True)
     last, start = request.arguments["last_event_id"], request.arguments["start"]
     position = await request.run(place_of, topic, last or None, "latest" if start is None else start)
-    return Stream(request, TopicSource(topic, EventEncoding(), {0: position}, keep), topic.name)
+    mark = await request.run(id_before, topic, position)
+    return Stream(request, TopicSource(topic, EventEncoding(), {0: position}, keep), topic.name, mark)
 
 
 def place_of(topic: Topic, last: str | None, start: str) -> int:
@@ -249,13 +251,28 @@ def after_id(topic: Topic, text: str, *, including: bool = False) -> int | None:
     after = place.offset if including else place.offset + 1
     stamp, rest = divmod(place.time_100ns, 10)
     if bounds.start <= place.offset < bounds.end and not rest:
-        record = next(iter(topic.records(topic.plan(0, place.offset, place.offset + 1, skip_lost=True))), None)
+        record = _record(topic, place.offset)
         if record is not None and record.timestamp == stamp:
             return after
     # Ids sort by time, and of one time by offset.
     seek = functools.partial(_seek, topic, bounds.end)
     later = seek(stamp + 1)
     return later if rest else min(max(seek(stamp), after), later)
+
+
+def id_before(topic: Topic, position: int) -> str:
+    """An id after which the events from a position on come: that of the event before it, or one that lies before it."""
+    bounds = topic.offsets()[0]
+    if position > bounds.start:
+        record = _record(topic, position - 1)
+        if record is not None:
+            return event_id(record.timestamp, 0, record.offset)
+    record = _record(topic, position) if position < bounds.end else None
+    return event_id((now_us() if record is None else record.timestamp) - 1, 0, 0)
+
+
+def _record(topic: Topic, offset: int) -> Record | None:
+    return next(iter(topic.records(topic.plan(0, offset, offset + 1, skip_lost=True))), None)
 
 
 def _seek(topic: Topic, end: int, stamp: int) -> int:

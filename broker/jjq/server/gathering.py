@@ -1,12 +1,13 @@
-"""Pushes of many requests as few: what has queued for a topic while one write was under way goes in with the next, as one
-batch with one sync. No request has a thread; a topic that is pushed to has one for as long."""
+"""Pushes of many requests as few: what has come for a topic while one write was under way goes in with the next, as one batch
+with one sync. No request has a thread; a topic that is written to has one for as long."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
+import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from jjq.errors import JjqError
@@ -15,6 +16,10 @@ from jjq.model import Position
 _MOST_ROWS = 10_000  # of one batch
 _MOST_BYTES = 8 << 20
 _THREADS = 16  # topics that are written to at the same time
+_MOST_IDLE = 1000  # topics whose last batch is remembered
+# After a batch of so many, its requests are followed by others that are on their way: these go in together.
+_MANY = 8
+_LINGER_S = 0.001
 
 
 class Item(NamedTuple):
@@ -30,52 +35,65 @@ Push = Callable[[str, Sequence[Item]], Sequence[Position]]
 _Waiting = tuple[Item, "asyncio.Future[Position]"]
 
 
+@dataclass(slots=True)
+class _Queue:
+    """Of one topic. `busy` while a batch of it is being written or about to be."""
+
+    waiting: list[_Waiting] = field(default_factory=list)
+    busy: bool = False
+    last: int = 0  # records in the last batch
+
+
 class Gathering:
-    """Used from one event loop. `push` writes items to the topic of a name, all or none of them."""
+    """Used from one event loop. `push` writes items to the topic of a name, all or none of them, in a thread."""
 
     def __init__(self, push: Push) -> None:
         self._push = push
-        self._mutex = threading.Lock()
-        self._queues: dict[str, list[_Waiting]] = {}  # of topics that a thread writes to
-        self.writing = 0  # records that are being written
+        self._queues: dict[str, _Queue] = {}
         self._threads = ThreadPoolExecutor(_THREADS, "jjq-http-push")
+        self.pending = 0  # records that are not written yet
 
     async def push(self, topic: str, item: Item) -> Position:
         """Where the record went, when it is as durable as its topic says."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Position] = loop.create_future()
-        with self._mutex:
-            queue = self._queues.get(topic)
-            begun = queue is not None
-            if queue is None:
-                queue = self._queues[topic] = []
-            queue.append((item, future))
-        if not begun:
-            self._threads.submit(self._write, topic, loop)
+        queue = self._queues.get(topic)
+        if queue is None:
+            self._forget_idle()
+            queue = self._queues[topic] = _Queue()
+        queue.waiting.append((item, future))
+        self.pending += 1
+        if not queue.busy:
+            self._begin(topic, queue, loop)
         return await future
 
     def close(self) -> None:
-        """Returns when what was pushed is written."""
+        """Returns when what was handed to a thread is written."""
         self._threads.shutdown()
 
-    def _write(self, topic: str, loop: asyncio.AbstractEventLoop) -> None:
-        while True:
-            with self._mutex:
-                queue = self._queues[topic]
-                if not queue:
-                    del self._queues[topic]
-                    return
-                count = _as_many_as_fit(queue)
-                taken = queue[:count]
-                del queue[:count]
-                self.writing += count
-            done = self._written(topic, taken)
-            with self._mutex:
-                self.writing -= count
-            try:
-                loop.call_soon_threadsafe(_tell, done)
-            except RuntimeError:  # the loop is closed: nobody waits
-                return
+    def _forget_idle(self) -> None:
+        if len(self._queues) >= _MOST_IDLE:
+            for topic in [topic for topic, queue in self._queues.items() if not queue.busy]:
+                del self._queues[topic]
+
+    def _begin(self, topic: str, queue: _Queue, loop: asyncio.AbstractEventLoop) -> None:
+        """Has a batch written soon: at the earliest when all that has arrived by now has come here."""
+        queue.busy = True
+        if queue.last >= _MANY and len(queue.waiting) < queue.last:
+            loop.call_later(_LINGER_S, self._hand_over, topic, queue, loop)
+        else:
+            loop.call_soon(self._hand_over, topic, queue, loop)
+
+    def _hand_over(self, topic: str, queue: _Queue, loop: asyncio.AbstractEventLoop) -> None:
+        count = _as_many_as_fit(queue.waiting)
+        taken = queue.waiting[:count]
+        del queue.waiting[:count]
+        self._threads.submit(self._write, topic, queue, taken, loop)
+
+    def _write(self, topic: str, queue: _Queue, taken: Sequence[_Waiting], loop: asyncio.AbstractEventLoop) -> None:
+        done = self._written(topic, taken)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(self._tell, topic, queue, done, loop)
 
     def _written(self, topic: str, taken: Sequence[_Waiting]) -> list[tuple[asyncio.Future[Position], Any]]:
         try:
@@ -89,21 +107,27 @@ class Gathering:
             found = [error] * len(taken)
         return [(future, result) for (_, future), result in zip(taken, found, strict=True)]
 
+    def _tell(
+        self, topic: str, queue: _Queue, done: Sequence[tuple[asyncio.Future[Position], Any]],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:  # fmt: skip
+        self.pending -= len(done)
+        queue.last, queue.busy = len(done), False
+        for future, result in done:
+            if future.done():  # its request was given up
+                continue
+            if isinstance(result, Exception):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+        if queue.waiting:
+            self._begin(topic, queue, loop)
 
-def _as_many_as_fit(queue: Sequence[_Waiting]) -> int:
+
+def _as_many_as_fit(waiting: Sequence[_Waiting]) -> int:
     size = 0
-    for count, (item, _) in enumerate(queue):
+    for count, (item, _) in enumerate(waiting):
         size += item.size
         if count and (size > _MOST_BYTES or count >= _MOST_ROWS):
             return count
-    return len(queue)
-
-
-def _tell(done: Sequence[tuple[asyncio.Future[Position], Any]]) -> None:
-    for future, result in done:
-        if future.done():  # its request was given up
-            continue
-        if isinstance(result, Exception):
-            future.set_exception(result)
-        else:
-            future.set_result(result)
+    return len(waiting)

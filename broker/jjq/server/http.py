@@ -30,6 +30,7 @@ from jjq.store import Store
 _CALLS = 24  # blocking calls at a time; what is waited for has no thread
 _BACKLOG = 1024
 _KEEP_ALIVE_S = 75
+_UNSENT_BYTES = 128 << 10
 
 log = logging.getLogger("jjq.server.http")
 
@@ -84,7 +85,12 @@ class HttpFront:
     def _bind(self) -> socket.socket:
         host, port = self._settings.host, self._settings.http_port
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            # Connections have it from here. What a client does not take waits in its outbox, which is counted, and not in
+            # megabytes of the kernel's.
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+        return listening
 
     def _run(self, listening: socket.socket, context: ssl.SSLContext | None) -> None:
         try:
@@ -109,7 +115,7 @@ class HttpFront:
             {"most_connections": self._settings.max_connections, "counters": parts.counters},
         )  # fmt: skip
         config = uvicorn.Config(
-            App(parts), http=connection, ws="none", lifespan="off", log_config=None, access_log=False,
+            App(parts), http=connection, ws="none", lifespan="off", log_config=None, log_level="error", access_log=False,
             server_header=False, proxy_headers=False, timeout_keep_alive=_KEEP_ALIVE_S, backlog=_BACKLOG,
             ssl_context_factory=None if context is None else lambda *_: context,
         )  # fmt: skip

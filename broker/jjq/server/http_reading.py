@@ -281,4 +281,5 @@ async def follow_records(request: Request) -> Stream:
     topic = await request.run(request.store.topic, given["topic"])
     start = given["last_event_id"] or given["start"] or "latest"
     positions = await request.run(positions_of, topic, start)
-    return Stream(request, TopicSource(topic, RecordEncoding(), dict(positions)), topic.name)
+    source = TopicSource(topic, RecordEncoding(), dict(positions))
+    return Stream(request, source, topic.name, positions_text(positions))

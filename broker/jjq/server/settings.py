@@ -61,12 +61,14 @@ class ServerSettings:
         64 << 20, "a larger request is refused: the body of one by HTTP, a message by Flight"
     )
     max_record_bytes: int = setting(16 << 20, "a larger record is refused, also where its topic would take it")
-    max_connections: int = setting(2000, "more connections at a time are refused, on each port")
+    max_connections: int = setting(2000, "more connections by HTTP at a time are refused, and more clients by Flight")
     max_subscriptions: int = setting(2000, "more clients that are sent what comes are refused, on both ports together")
-    buffer_bytes: int = setting(4 << 20, "what may wait for one connection; a slower one is closed, and can resume")
+    buffer_bytes: int = setting(
+        4 << 20, "what may wait for one HTTP connection; a slower one is closed, and can resume"
+    )
     token_records_per_s: int | None = setting(None, "pushes of a token that has no rate of its own; more are refused")
     token_bytes_per_s: int | None = setting(None, "the same in bytes")
-    heartbeat_s: float = setting(15.0, "how often an idle stream shows that it lives")
+    heartbeat_s: float = setting(15.0, "how often an idle stream of HTTP shows that it lives")
     stop_grace_s: float = setting(10.0, "how long requests may take to end when the broker stops")
     events_topic: str = setting("events", "the topic of /api/events")
     events_segments: int | None = setting(None, "how many of its segments are kept when /api/events makes it")

@@ -110,14 +110,16 @@ class Source(Protocol):
 class Stream:
     """An answer that goes on until one side ends it: an ASGI application by itself."""
 
-    def __init__(self, request: Request, source: Source, topic: str | None = None) -> None:
-        """`topic` is what the caller has to be allowed to read as long as the stream goes on."""
+    def __init__(self, request: Request, source: Source, topic: str | None = None, begins_at: str = "") -> None:
+        """`topic` is what the caller has to be allowed to read as long as the stream goes on. `begins_at` is the id that goes
+        on where this stream begins, for a client that is cut off before its first event."""
         self.request, self._source, self._topic = request, source, topic
         self._parts: Parts = request.parts
         self.outbox = Outbox(self._parts.settings.buffer_bytes)
         self.heartbeat = _HEARTBEAT
         self._sending: Send | None = None
         self._task: asyncio.Task[Any] | None = None
+        self._begins_at = begins_at
         self._checked_at = asyncio.get_running_loop().time()  # whether the caller may read
         self._cut = False
 
@@ -137,7 +139,8 @@ class Stream:
         leaving.add_done_callback(self._left)
         self._parts.hub.streams.add(self)
         try:
-            await self.send(f"retry: {_RETRY_MS}\n".encode() + b": jjq\n\n")
+            mark = f"id: {self._begins_at}\n" if self._begins_at else ""
+            await self.send(f"retry: {_RETRY_MS}\n{mark}: jjq\n\n".encode())
             try:
                 await self._source.begin(self)
                 await self._follow()

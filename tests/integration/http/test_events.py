@@ -127,7 +127,7 @@ def test_many_posts_at_once_share_a_sync(front: Front, monkeypatch: pytest.Monke
         posted = [posters.submit(front.event, "t", b"%d" % i) for i in range(50)]
         assert first.wait(60)
         waiting = threading.Event()
-        while gathering.writing + len(gathering._queues["events"]) < 50:
+        while gathering.pending < 50:
             waiting.wait(0.005)
         go_on.set()
         ids = [each.result() for each in posted]
@@ -209,6 +209,21 @@ def test_the_last_id_may_lie_between_two_or_beyond_them(front: Front, monkeypatc
             clock[0] += 1
             ids.append(front.event("t", b"last"))
             assert [each.id for each in events.take(len(wanted) + 1)] == [*wanted, ids[-1]]
+
+
+@pytest.mark.parametrize("before", [0, 3])
+def test_one_who_is_cut_off_before_the_first_event_misses_none(front: Front, before: int) -> None:
+    for _ in range(before):
+        front.event("t", b"before")
+    with front.stream("/api/events") as events:
+        begun = events.last_id
+    ids = [front.event("t", b"%d" % i) for i in range(3)]
+    with front.stream("/api/events", headers={"Last-Event-ID": begun}) as events:
+        assert [each.id for each in events.take(3)] == ids
+    with front.stream("/api/events?start=earliest") as events:
+        begun = events.last_id
+    with front.stream("/api/events", headers={"Last-Event-ID": begun}) as events:
+        assert [each.id for each in events.take(before + 3)][before:] == ids
 
 
 @pytest.mark.parametrize("wrong", ["17", "x", str(uuid.UUID(int=7, version=4))])

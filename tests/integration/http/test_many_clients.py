@@ -1,0 +1,90 @@
+"""Hundreds of clients of one stream, of whom some never read: the others get everything, and memory stays as it is."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import httpx
+import pytest
+
+import jjq
+from jjq.server.events import SCHEMA
+from tests.brokers import serving
+from tests.stores import assert_whole
+
+CLIENTS, DEAF = 450, 50
+EVENTS, WARM = 700, 100
+BODY = b"x" * 1000
+MOST_GROWTH = 40 << 20
+REQUEST = b"GET /api/events HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+
+
+def anonymous_bytes(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
+
+
+async def reader(port: int, ready: asyncio.Semaphore, marks: list[int]) -> list[bytes]:
+    """The ids of all events, in order; `marks` counts who has had how many."""
+    incoming, outgoing = await asyncio.open_connection("127.0.0.1", port)
+    outgoing.write(REQUEST)
+    await incoming.readuntil(b": jjq\n\n")
+    ready.release()
+    ids: list[bytes] = []
+    rest = b""
+    while len(ids) < EVENTS:
+        data = await incoming.read(1 << 16)
+        assert data, "the broker has cut off a client that reads"
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            if line.startswith(b"id: "):
+                ids.append(line)
+                marks[len(ids)] += 1
+    outgoing.close()
+    return ids
+
+
+async def clients(port: int, push: jjq.Topic, pid: int) -> tuple[list[list[bytes]], list[int], list[socket.socket]]:
+    ready, marks = asyncio.Semaphore(0), [0] * (EVENTS + 1)
+    readers = [asyncio.ensure_future(reader(port, ready, marks)) for _ in range(CLIENTS)]
+    deaf = []
+    for _ in range(DEAF):
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect(("127.0.0.1", port))
+        sock.sendall(REQUEST)
+        deaf.append(sock)
+    for _ in range(CLIENTS):
+        await ready.acquire()
+    memory = []
+    for first, last in ((0, WARM), (WARM, EVENTS)):
+        for _ in range(first, last):
+            await asyncio.to_thread(push.push, {"type": "t", "body": BODY})
+        while marks[last] < CLIENTS:
+            await asyncio.sleep(0.05)
+            for each in readers:
+                if each.done():
+                    each.result()
+        memory.append(anonymous_bytes(pid))
+    return await asyncio.gather(*readers), memory, deaf
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_those_who_never_read_cost_nothing_and_hold_up_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with jjq.open(path) as store:
+        topic = store.create_topic("events", schema=SCHEMA, sync="none")
+        with serving(path, "--no-flight", "--buffer-bytes", "64KB", "--heartbeat-s", "300") as broker:
+            port = int(broker.http.rpartition(":")[2])
+            got, (warm, end), deaf = asyncio.run(clients(port, topic, broker.process.pid))
+            assert all(each == got[0] for each in got)
+            assert got[0] == sorted(got[0])
+            assert end - warm < MOST_GROWTH, f"{warm >> 20} MiB became {end >> 20} MiB"
+            with httpx.Client(base_url=broker.http, timeout=60) as client:
+                text = client.get("/metrics").text
+            assert f"jjq_http_slow_clients_total {DEAF}" in text.splitlines()
+            for sock in deaf:
+                sock.close()
+            assert broker.stop() == 0
+    assert_whole(path)

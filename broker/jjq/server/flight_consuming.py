@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -35,6 +36,7 @@ from jjq.wake import wait_for
 
 LONGEST_WAIT_S = 30.0
 _FOLLOW_ROWS = 1000
+_LATE_S = 60.0  # how long after its time a delivery is kept, for who settles it late
 
 
 @contextlib.contextmanager
@@ -254,14 +256,31 @@ class ChannelHandle:
         self._prefix = uuid.uuid4().hex[:12]
         self._numbers = itertools.count()
         self.in_hand: dict[str, Delivery] = {}
+        self._until: dict[str, float] = {}  # in their order: what was touched goes to the end
 
     def hold(self, delivery: Delivery) -> str:
         number = f"{self._prefix}:{next(self._numbers)}"
         self.in_hand[number] = delivery
+        self.touch(number)
         return number
+
+    def touch(self, number: str) -> None:
+        self._until.pop(number, None)
+        self._until[number] = time.monotonic() + self.channel.ack_timeout + _LATE_S
+
+    def let_go(self, number: str) -> None:
+        self.in_hand.pop(number, None)
+        self._until.pop(number, None)
+
+    def forget_expired(self) -> None:
+        """What a client never settled is another consumer's by now: whoever settles it later is told so all the same."""
+        now = time.monotonic()
+        while self._until and next(iter(self._until.values())) < now:
+            self.let_go(next(iter(self._until)))
 
     def close(self) -> None:
         self.in_hand.clear()
+        self._until.clear()
         self.channel.close()
 
 
@@ -320,6 +339,7 @@ def receive(call: Call, handle: int, channel: Any, max_records: Any = 1, timeout
     """Up to so many records, and of each its number and how often it was delivered."""
     with _waiting(call, timeout) as seconds:
         found = _channel(call, handle, channel)
+        found.forget_expired()
         deliveries = found.channel.receive(max_records, seconds)
     return {
         "records": wire.pack_records([each.record for each in deliveries]),
@@ -348,8 +368,11 @@ def settle(
     except DeliveryExpired as error:
         late = set(error.expired)
         gone += [number for number, each in held.items() if (each.record.partition, each.record.offset) in late]
-    for number in held if how != "touched" else gone:
-        found.in_hand.pop(number, None)
+    for number in held:
+        if how == "touched" and number not in gone:
+            found.touch(number)
+        else:
+            found.let_go(number)
     return gone
 
 

@@ -261,9 +261,7 @@ def _whole(message: Mapping[str, Any], data: bytes) -> bytes:
 
 
 def _too_large(limit: int) -> RequestError:
-    return RequestError(
-        f"the body has more than {limit:,} bytes; what is pushed can come in several requests", "request_too_large"
-    )
+    return RequestError(f"the body has more than the {limit:,} bytes that are taken at once", "request_too_large")
 
 
 def _headers(scope: Scope) -> dict[str, str]:

@@ -134,7 +134,9 @@ def staged(store: jjq.Store, *values: bytes) -> list[jjq.StagedFile]:
         return stage.finish()
 
 
-def test_a_batch_twice_in_one_run_is_refused_and_in_the_next_run_counted_once(store: jjq.Store) -> None:
+def test_a_batch_twice_in_one_run_is_refused_and_in_the_next_run_counted_once(
+    store: jjq.Store, directory: Path
+) -> None:  # fmt: skip
     topic = store.create_topic("t")
     store.commit(staged(store, b"a"), "w", 1, "query", run_id="one")
     with pytest.raises(
@@ -150,7 +152,9 @@ def test_a_batch_twice_in_one_run_is_refused_and_in_the_next_run_counted_once(st
     store.commit(staged(store, b"c"), "w", 2, "query", run_id="three")
     assert values(topic) == [b"a", b"c"]
     assert not [
-        path for path in topic.directory(0).iterdir() if path.suffix == ".json" and b"staged" in path.read_bytes()
+        path
+        for path in (directory / "topics" / topic.id / "0").iterdir()
+        if path.suffix == ".json" and b"staged" in path.read_bytes()
     ]
 
 

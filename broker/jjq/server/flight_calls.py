@@ -21,7 +21,6 @@ from jjq.errors import (
     JjqError,
     StagedFileMissing,
     StoreError,
-    TopicDeleted,
 )
 from jjq.log.check import check_segment
 from jjq.log.format import NO_TS
@@ -65,10 +64,7 @@ class Served:
         if found is None or time.monotonic() - made_at > _FRESH_S:
             row = self.store.catalog.topic_by_id(topic_id)
             if row is None:
-                raise TopicDeleted(
-                    f"the topic (id {shown(topic_id)}) was deleted; get it again with store.topic(name)",
-                    topic_id=topic_id,
-                )
+                raise self.store.catalog.deleted(topic_id)
             if len(self._topics) >= _TOPICS:
                 self._topics.clear()
             found = self.store._topic(row)

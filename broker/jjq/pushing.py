@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from jjq.clock import now_us
 from jjq.deferral import Delay, defer_all, delay_us
-from jjq.errors import DamagedSegment, DataLoss, InvalidArgument, OffsetOutOfRange
+from jjq.errors import DamagedSegment, DataLoss, Forbidden, InvalidArgument, OffsetOutOfRange
 from jjq.log.requests import Append
+from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Commit, PositionRange, Positions, StagedFile
 from jjq.schema import (
     SYSTEM_FIELDS,
@@ -166,11 +167,11 @@ def _linked(topic: Topic, result: Commit, staged: Sequence[StagedFile], places: 
 def _stamp_at(topic: Topic, partition: int, offset: int) -> int | None:
     """The timestamp of a record, None where it can no longer be read."""
     try:
-        slices = topic.plan(partition, offset, offset + 1)
-        (record,) = topic.records(slices)
-    except (DataLoss, DamagedSegment, OffsetOutOfRange):
+        slices = topic.reader.plan(partition, offset, offset + 1)
+        (batch,) = topic.reader.read(slices, pa.schema([]), ("_timestamp",), BATCH_BYTES)
+    except (DataLoss, DamagedSegment, OffsetOutOfRange, Forbidden):  # a broker's client may be one that only pushes
         return None
-    return record.timestamp
+    return int(batch.column(0).cast(pa.int64())[0].as_py())
 
 
 def request(

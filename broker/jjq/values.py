@@ -12,10 +12,10 @@ from jjq.errors import InvalidArgument
 MOST = 1 << 62  # what the catalog's 64 bits hold, also with a time added to it
 _EVER_S = 1e9  # thirty years of waiting are for ever
 _SHOWN = 200
-T = TypeVar("T")
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+T = TypeVar("T")
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def shown(value: object) -> str:

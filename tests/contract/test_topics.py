@@ -3,6 +3,7 @@
 import dataclasses
 import datetime as dt
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -140,7 +141,7 @@ def test_a_topic_that_is_not_as_asked_for_is_not_given_for_it(
         store.create_topic(plain.name, schema=schema, exist_ok=True)
 
 
-def test_whoever_meets_the_end_of_a_topic_is_told_its_name(store: jjq.Store) -> None:
+def test_whoever_meets_the_end_of_a_topic_is_told_its_name(store: jjq.Store, directory: Path) -> None:
     topic = store.create_topic("flights")
     topic.push(b"a")
     subscriber = store.create_subscriber("flights", "s")
@@ -157,7 +158,7 @@ def test_whoever_meets_the_end_of_a_topic_is_told_its_name(store: jjq.Store) -> 
     for use in uses:
         with pytest.raises(jjq.TopicDeleted, match="topic 'flights' was deleted"):
             use()
-    with jjq.open(store.path) as other, pytest.raises(jjq.TopicDeleted, match="topic 'flights' was deleted"):
+    with jjq.open(directory) as other, pytest.raises(jjq.TopicDeleted, match="topic 'flights' was deleted"):
         list(other.read_slices(slices))
 
 

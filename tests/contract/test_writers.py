@@ -136,7 +136,7 @@ def staged(store: jjq.Store, *values: bytes) -> list[jjq.StagedFile]:
 
 def test_a_batch_twice_in_one_run_is_refused_and_in_the_next_run_counted_once(
     store: jjq.Store, directory: Path
-) -> None:
+) -> None:  # fmt: skip
     topic = store.create_topic("t")
     store.commit(staged(store, b"a"), "w", 1, "query", run_id="one")
     with pytest.raises(

@@ -261,7 +261,7 @@ def test_a_broker_that_is_not_there_is_an_error_that_says_so() -> None:
 FORKED = """
 import os, sys, jjq
 store = jjq.connect(sys.argv[1])
-store.create_topic("t")
+store.create_topic("t").push(b"v")
 child = os.fork()
 if not child:
     for use in (store.topics, lambda: jjq.connect(sys.argv[1])):
@@ -269,6 +269,7 @@ if not child:
             use()
         except (jjq.StoreClosed, jjq.InvalidArgument) as error:
             print(type(error).__name__, "spawn" in str(error), flush=True)
+    store.close()
     sys.exit(3)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), [each.name for each in store.topics()])
 store.close()

@@ -11,6 +11,8 @@ import jjq
 from tests.brokers import Served, serving
 from tests.stores import assert_whole
 
+pytestmark = pytest.mark.timeout(300)  # Spark starts a Python process for each step, and each connects
+
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:

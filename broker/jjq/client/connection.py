@@ -41,6 +41,7 @@ _NO_FORKS = (
     "children only"
 )
 _connected_in: int | None = None  # the process that connected first
+_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 log = logging.getLogger("jjq.client")
 
 
@@ -97,6 +98,8 @@ class Connection:
         self._numbers = itertools.count(1)
         self._outstanding: dict[int, None] = {}  # in their order, which is that of the numbers
         self.idle: list[Callable[[], None]] = []  # called now and then: to let go of what is not used
+        self.forked: list[Callable[[], None]] = []  # called in a forked child
+        _connections.add(self)
 
     def __repr__(self) -> str:
         return f"<Connection to {self.address} {self._state or 'not yet made'}>"
@@ -234,6 +237,13 @@ class Connection:
 
     # --- life --------------------------------------------------------------------------------------------------------
 
+    def _after_fork(self) -> None:
+        self._mutex = threading.Lock()
+        client, self._flight = self._flight, None
+        never_end(client)
+        for each in self.forked:
+            each()
+
     def start(self) -> None:
         """Shows from now on that this client lives, and sees when the broker does not."""
         threading.Thread(
@@ -279,6 +289,21 @@ class Connection:
         if client is not None and os.getpid() == self._pid:
             self._tell_broker(client, "close_session", {})
         self._tell("closed")
+
+
+def never_end(what: object) -> None:
+    """Keeps an object of gRPC's for ever: in a forked child, to end it would wait for threads that are not there."""
+    import ctypes
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(what))
+
+
+def _after_fork_in_child() -> None:
+    for each in list(_connections):
+        each._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _keep_alive(connection: weakref.ref[Connection], closed: threading.Event) -> None:

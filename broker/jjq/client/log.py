@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from jjq import wire
-from jjq.client.connection import Connection
+from jjq.client.connection import Connection, never_end
 from jjq.log.requests import Append, MorePartitions
 from jjq.schema import HEADERS, RAW, SYSTEM_FIELDS, headers_array, null_headers
 
@@ -65,6 +65,7 @@ class Streams:
         # What marks our messages, so that a broker which was started anew finds one that comes again.
         self._producer = bytes(random.SystemRandom().randint(1, 255) for _ in range(6))
         connection.idle.append(self.sweep)
+        connection.forked.append(self._after_fork)
 
     def append(self, key: Key, batch: pa.RecordBatch, about: dict[str, Any]) -> dict[str, Any]:
         """Sends a batch; returns the broker's answer. Raises MorePartitions and what pushing raises."""
@@ -120,6 +121,11 @@ class Streams:
 
     def close(self) -> None:
         self.sweep(idle_s=-1.0)
+
+    def _after_fork(self) -> None:
+        self._mutex = threading.Lock()
+        idle, self._idle = self._idle, []
+        never_end(idle)
 
 
 class RemoteLog:

@@ -151,6 +151,12 @@ class RemoteReader:
         )
         return [Slice(self._topic_id, self._name, *each) for each in found]
 
+    def read(
+        self, slices: Sequence[Slice], user: pa.Schema, metadata: Sequence[str] = (), target_bytes: int = BATCH_BYTES
+    ) -> Iterator[pa.RecordBatch]:
+        ticket = Ticket(self._topic_id, wire.ranges_of(slices), user, tuple(metadata), target_bytes)
+        return read_ticket(self._connection, ticket, output_schema(user, metadata))
+
     def seek_time(self, partition: int, ts: int) -> int | None:
         found = dict(self._connection.ask("offset_for_timestamp", topic_id=self._topic_id, ts_us=ts))
         offset: int | None = found[partition]

@@ -53,9 +53,9 @@ def append(
     appended = topic.append_all({place: request}, among)
     if appended is None:
         raise MorePartitions
-    stamp = appended[0].timestamp
-    assert stamp is not None  # it was appended a moment ago
-    return appended[0].start, stamp
+    start, timestamp = appended[0].start, appended[0].timestamp
+    assert timestamp is not None  # as it is only of a writer's batch that was there before
+    return start, timestamp
 
 
 def _plain(
@@ -76,7 +76,7 @@ def _request(topic: Topic, batch: pa.RecordBatch, stamps: Sequence[int] | None, 
     keys = cast(batch.column("_key"), pa.binary(), "_key")
     headers = cast(batch.column("_headers"), HEADERS, "_headers")
     own = pa.Table.from_batches([batch]).drop_columns(["_key", "_headers"])
-    user = topic.retry_schema(lambda: conform(own, RAW if topic.schema is None else topic.schema))
+    user: pa.Table = topic.retry_schema(lambda: conform(own, RAW if topic.schema is None else topic.schema))
     for name, column in zip(user.schema.names, user.columns, strict=True):
         topic.check_size(longest(column), limit, f"a value of column {name!r}")
     topic.check_size(longest(keys), limit, "a key")

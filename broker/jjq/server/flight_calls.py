@@ -164,6 +164,27 @@ def arguments(function: Action) -> list[str]:
     return list(inspect.signature(function).parameters)[1:]
 
 
+def listed(given: object, what: str) -> list[Any]:
+    if isinstance(given, list):
+        return given
+    raise InvalidArgument(f"{what} is a list, not {shown(given)}")
+
+
+def texts(given: object, what: str) -> list[str]:
+    if all(isinstance(each, str) for each in listed(given, what)):
+        return listed(given, what)
+    raise InvalidArgument(f"{what} is a list of texts, not {shown(given)}")
+
+
+def named_values(given: object, what: str) -> dict[str, Any]:
+    """What a client gives by names, or nothing."""
+    if given is None:
+        return {}
+    if isinstance(given, dict) and all(isinstance(each, str) for each in given):
+        return given
+    raise InvalidArgument(f"{what} is an object with names, not {shown(given)}")
+
+
 def pack_topic(row: TopicRow) -> dict[str, Any]:
     return {
         "id": row.id, "name": row.name, "partitions": row.partitions, "config": row.config,
@@ -227,8 +248,8 @@ def create_topic(
     settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Makes a topic. Who may push to it may make it on first use, where that is not switched off."""
-    given = dict(settings or {})
-    plain = schema is None and partitions is None and given.keys() <= {"ephemeral"}
+    given = named_values(settings, "settings")
+    plain = partitions in (None, 1) and schema is None and given.keys() <= {"ephemeral"}
     call.may("push" if plain and call.store.create_topics else "topic.create", name if isinstance(name, str) else None)
     made = call.store.create_topic(
         name, partitions=partitions, schema=wire.unpack_schema(schema), exist_ok=bool(exist_ok), **given
@@ -243,7 +264,7 @@ def alter_topic(
 ) -> dict[str, Any]:  # fmt: skip
     call.named("topic.alter", name)
     altered = call.store.alter_topic(
-        name, partitions=partitions, add_columns=wire.unpack_schema(add_columns), **dict(settings or {})
+        name, partitions=partitions, add_columns=wire.unpack_schema(add_columns), **named_values(settings, "settings")
     )
     call.served.forget(altered.id)
     return pack_topic(altered.row)
@@ -280,6 +301,8 @@ def offsets(call: Call, topic_id: Any) -> list[Any]:
 @action
 def all_offsets(call: Call, names: Sequence[str] | None = None) -> list[Any]:
     """What topics hold, by name: of those that are named, or of all."""
+    if names is not None:
+        texts(names, "names")
     found = call.store.offsets(names, matching=lambda name: call.can("topic.list", name))
     return [
         [each.id, name, [[p.partition, p.start, p.end, p.lineage] for p in each.partitions]]
@@ -299,7 +322,7 @@ def resolve(
     """Offsets by partition for a start, or an end."""
     topic = call.topic("topic.describe", topic_id)
     if partitions is not None:
-        for each in partitions:
+        for each in listed(partitions, "partitions"):
             topic.check_partition(each)
     return list(topic.resolve(position, end=bool(end), partitions=partitions).items())
 

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -27,7 +28,7 @@ from jjq.errors import (
 from jjq.feed import Feed, beginnings, watched
 from jjq.model import Record
 from jjq.pubsub import Message, PubSub
-from jjq.server.flight_calls import Call, action
+from jjq.server.flight_calls import Call, action, named_values, texts
 from jjq.subscriber import Subscriber
 from jjq.topic import Topic
 from jjq.values import shown
@@ -35,6 +36,7 @@ from jjq.wake import wait_for
 
 LONGEST_WAIT_S = 30.0
 _FOLLOW_ROWS = 1000
+_LATE_S = 60.0  # how long after its time a delivery is kept, for who settles it late
 
 
 @contextlib.contextmanager
@@ -122,12 +124,6 @@ def _parts(given: object, what: str, *kinds: type) -> Sequence[Any]:
     if isinstance(given, list) and len(given) == len(kinds) and all(map(isinstance, given, kinds)):
         return given
     raise InvalidArgument(f"{what} is a list of {', '.join(each.__name__ for each in kinds)}, not {shown(given)}")
-
-
-def _texts(given: object, what: str) -> list[str]:
-    if isinstance(given, list) and all(isinstance(each, str) for each in given):
-        return given
-    raise InvalidArgument(f"{what} is a list of texts, not {shown(given)}")
 
 
 def _places(given: Sequence[Any]) -> dict[int, tuple[int, int]]:
@@ -260,14 +256,31 @@ class ChannelHandle:
         self._prefix = uuid.uuid4().hex[:12]
         self._numbers = itertools.count()
         self.in_hand: dict[str, Delivery] = {}
+        self._until: dict[str, float] = {}  # in their order: what was touched goes to the end
 
     def hold(self, delivery: Delivery) -> str:
         number = f"{self._prefix}:{next(self._numbers)}"
         self.in_hand[number] = delivery
+        self.touch(number)
         return number
+
+    def touch(self, number: str) -> None:
+        self._until.pop(number, None)
+        self._until[number] = time.monotonic() + self.channel.ack_timeout + _LATE_S
+
+    def let_go(self, number: str) -> None:
+        self.in_hand.pop(number, None)
+        self._until.pop(number, None)
+
+    def forget_expired(self) -> None:
+        """What a client never settled is another consumer's by now: whoever settles it later is told so all the same."""
+        now = time.monotonic()
+        while self._until and next(iter(self._until.values())) < now:
+            self.let_go(next(iter(self._until)))
 
     def close(self) -> None:
         self.in_hand.clear()
+        self._until.clear()
         self.channel.close()
 
 
@@ -287,7 +300,7 @@ def channel(call: Call, topic: Any, name: Any, create: bool = False, settings: A
     if create and named is not None and not call.can("push", named):
         call.store.topic(named)  # raises TopicNotFound
     # A clock of its own may be given in Python: that of a broker is its own.
-    given = {key: value for key, value in dict(settings or {}).items() if key != "clock"}
+    given = {key: value for key, value in named_values(settings, "settings").items() if key != "clock"}
     try:
         found = call.store.channel(topic, name, create=bool(create), **given)
     except TypeError as error:
@@ -326,6 +339,7 @@ def receive(call: Call, handle: int, channel: Any, max_records: Any = 1, timeout
     """Up to so many records, and of each its number and how often it was delivered."""
     with _waiting(call, timeout) as seconds:
         found = _channel(call, handle, channel)
+        found.forget_expired()
         deliveries = found.channel.receive(max_records, seconds)
     return {
         "records": wire.pack_records([each.record for each in deliveries]),
@@ -335,11 +349,11 @@ def receive(call: Call, handle: int, channel: Any, max_records: Any = 1, timeout
 
 @action
 def settle(
-    call: Call, handle: int, channel: Any, deliveries: Sequence[str], how: str, delay: Any = 0.0, reason: Any = None
+    call: Call, handle: int, channel: Any, deliveries: Sequence[str], how: Any, delay: Any = 0.0, reason: Any = None
 ) -> list[Any]:
     """Acknowledges, requeues or touches what is in hand; returns the numbers of those that were no longer."""
     found = _channel(call, handle, channel)
-    deliveries = _texts(deliveries, "deliveries")
+    deliveries = texts(deliveries, "deliveries")
     held = {number: found.in_hand[number] for number in deliveries if number in found.in_hand}
     gone = [number for number in deliveries if number not in held]
     acts: dict[str, Callable[..., None]] = {
@@ -347,15 +361,18 @@ def settle(
         "requeued": functools.partial(found.channel.requeue_many, delay=delay, reason=reason),
         "touched": found.channel.touch_many,
     }
-    if how not in acts:
+    if not isinstance(how, str) or how not in acts:
         raise InvalidArgument(f"deliveries are {', '.join(acts)}, not {shown(how)}")
     try:
         acts[how](held.values())
     except DeliveryExpired as error:
         late = set(error.expired)
         gone += [number for number, each in held.items() if (each.record.partition, each.record.offset) in late]
-    for number in held if how != "touched" else gone:
-        found.in_hand.pop(number, None)
+    for number in held:
+        if how == "touched" and number not in gone:
+            found.touch(number)
+        else:
+            found.let_go(number)
     return gone
 
 
@@ -414,7 +431,7 @@ class SubscriptionHandle:
 def _subscription(call: Call, handle: int, interest: Any) -> SubscriptionHandle:
     """The subscription of that handle; made anew it is subscribed to what the client says."""
     given = _parts(interest, "interest", list, list)
-    names, patterns = _texts(given[0], "names"), _texts(given[1], "patterns")
+    names, patterns = texts(given[0], "names"), texts(given[1], "patterns")
 
     def make() -> SubscriptionHandle:
         made = call.store.pubsub(ignore_subscribe_messages=True)
@@ -433,7 +450,7 @@ def _subscription(call: Call, handle: int, interest: Any) -> SubscriptionHandle:
 def change_subscription(call: Call, handle: int, interest: Any, kind: str, names: Sequence[str]) -> list[Any]:
     """`subscribe`, `psubscribe`, `unsubscribe` or `punsubscribe`; returns id, names and patterns as they are now."""
     found = _subscription(call, handle, interest).pubsub
-    names = _texts(names, "names")
+    names = texts(names, "names")
     if kind not in ("subscribe", "psubscribe", "unsubscribe", "punsubscribe"):
         raise InvalidArgument(f"a subscription cannot {shown(kind)}")
     if kind == "subscribe":
@@ -471,7 +488,7 @@ def pubsub_channels(call: Call, pattern: Any = "*") -> list[str]:
 
 @action
 def pubsub_numsub(call: Call, names: Sequence[str]) -> list[Any]:
-    for name in _texts(names, "names"):
+    for name in texts(names, "names"):
         call.may("topic.list", name)
     return list(call.store.pubsub_numsub(*names).items())
 

@@ -21,7 +21,7 @@ from jjq.values import whole
 
 SILENCE_S = 30.0  # clients show that they live four times in that time
 _LOOK_S = 2.0
-_REMEMBERED = 10_000  # sessions that were closed: what of theirs comes late opens nothing again
+_REMEMBERED = 10_000  # sessions, and handles of one, that were closed: what of theirs comes late opens nothing again
 
 log = logging.getLogger("jjq.server")
 
@@ -41,7 +41,7 @@ class Session:
         self.id, self.caller = session_id, caller
         self._mutex = threading.Lock()
         self._handles: dict[int, Handle] = {}
-        self._closed_handles: set[int] = set()
+        self._closed_handles: dict[int, None] = {}
         self._answers: dict[int, Future[Any]] = {}
         self._done = 0  # below that number the client has all answers
         self._highest = 0
@@ -134,7 +134,9 @@ class Session:
     def close_handle(self, number: int) -> None:
         whole(number, "handle")
         with self._mutex:
-            self._closed_handles.add(number)
+            self._closed_handles[number] = None
+            if len(self._closed_handles) > _REMEMBERED:
+                del self._closed_handles[next(iter(self._closed_handles))]
             found = self._handles.pop(number, None)
         if found is not None:
             found.close()

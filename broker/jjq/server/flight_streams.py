@@ -16,7 +16,7 @@ from jjq.log.resent import Unknowable, find
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Slice
 from jjq.server.flight_append import append, check_batch
-from jjq.server.flight_calls import Call, report, stage_of
+from jjq.server.flight_calls import Call, listed, report, stage_of, texts
 from jjq.server.flight_sessions import unknown
 from jjq.topic import Topic
 from jjq.values import whole
@@ -47,6 +47,11 @@ def plan_read(call: Call, descriptor: flight.FlightDescriptor) -> tuple[pa.Schem
     unknown = [each for each in given if each not in _READ]
     if unknown:
         raise InvalidArgument(f"a read has no {unknown[0]!r}; it has {', '.join(_READ)}")
+    for what in ("columns", "metadata"):
+        if given.get(what) is not None:
+            texts(given[what], what)
+    if given.get("partitions") is not None:
+        listed(given["partitions"], "partitions")
     topic.refresh()  # also of its columns: they are fixed here
     user, added, slices = topic.plan_read(**given)
     ticket = Ticket(topic.id, wire.ranges_of(slices), user, added, BATCH_BYTES)

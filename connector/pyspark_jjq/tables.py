@@ -45,6 +45,11 @@ def defined(options: Mapping[str, str]) -> dict[str, str]:
         # Spark puts that in front of the path as it was written; who writes a URI may have written %20 for a space.
         written = "/" + location.removeprefix("file:").lstrip("/")
         given["path"] = written if os.path.exists(written) else unquote(written)
+    if any(name.lower() == "token" for name in given):
+        raise InvalidArgument(
+            "token is not for tables: whoever may look at the table in Spark's catalog could read it; read "
+            'what needs one as a DataFrame, with .option("token", …)'
+        )
     if any(name.lower() == "pushdownpredicate" for name in given):
         raise InvalidArgument(
             "pushDownPredicate is not for tables: Spark keeps one plan of a table for a whole query, and where that reads it "

@@ -39,6 +39,12 @@ def test_a_misspelt_option_is_kept_to_be_refused_and_a_property_is_not() -> None
     assert tables.defined({"option.topik": "t", "team": "ops"}) == {"topik": "t"}
 
 
+@pytest.mark.parametrize("name", ["token", "option.token", "option.TOKEN"])
+def test_a_token_is_kept_in_no_table(name: str) -> None:
+    with pytest.raises(InvalidArgument, match="token is not for tables"):
+        tables.defined({"provider": "jjq", "option.broker": "jjq://localhost", name: "jjq_secret"})
+
+
 def test_a_read_of_a_table_has_its_options_and_its_own_before_them() -> None:
     assert tables.to_read({}, NOTED) == OPTIONS
     assert tables.to_read({"startingoffsets": "latest"}, NOTED) == OPTIONS | {"startingoffsets": "latest"}

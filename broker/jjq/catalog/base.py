@@ -31,6 +31,7 @@ from jjq.catalog.rows import (
 from jjq.errors import InvalidArgument, TopicDeleted, WriterConflict
 from jjq.model import Segment, WriterInfo
 
+_MOST_NAMES = 10_000
 KEPT_BATCHES = 100  # batch ids a writer remembers with their positions
 
 
@@ -76,6 +77,8 @@ class Catalog:
 
     def remember(self, topic_id: str, name: str) -> None:
         """The name of a topic, as whoever asks for it by its id alone should be told when it is gone."""
+        if len(self._names) >= _MOST_NAMES and topic_id not in self._names:
+            self._names.clear()  # a store may see topics come and go for ever
         self._names[topic_id] = name
 
     def deleted(self, topic_id: str) -> TopicDeleted:
@@ -145,7 +148,8 @@ class Catalog:
             else self.driver.rows("partitions_by_name", name=name)
         )
         found = [(str(row[0]), PartitionRow(*row[1:])) for row in rows]
-        self._names.update((row.topic_id, topic) for topic, row in found)
+        for topic, row in found:
+            self.remember(row.topic_id, topic)
         return found
 
     def segments(self, topic_id: str, partition: int, start: int, end: int) -> tuple[PartitionRow, list[Segment]]:

@@ -56,6 +56,15 @@ def check_schema(schema: object) -> pa.Schema:
     return pa.schema([pa.field(field.name, plain_type(field.type, field.name)) for field in schema])
 
 
+# For types that Spark cannot read, by the beginnings of their names: one that holds their values.
+_INSTEAD = {
+    "uint8": "int16", "uint16": "int32", "uint32": "int64", "uint64": "decimal128(20, 0)", "halffloat": "float32",
+    "time": "int64 or string",
+    "decimal256": "decimal128 of up to 38 digits, or string", "null": "the type that it is to have later",
+    "struct": "a struct with fields",
+}  # fmt: skip
+
+
 def plain_type(kind: pa.DataType, where: str) -> pa.DataType:
     """The type jjq stores for a column of type `kind`."""
     is_ = pa.types
@@ -81,15 +90,8 @@ def plain_type(kind: pa.DataType, where: str) -> pa.DataType:
         return pa.list_(plain_type(kind.value_type, where))
     if is_.is_struct(kind) and kind.num_fields:
         return pa.struct([pa.field(f.name, plain_type(f.type, f"{where}.{f.name}")) for f in kind])
-    better = {
-        "uint8": "int16",
-        "uint16": "int32",
-        "uint32": "int64",
-        "uint64": "decimal128(20, 0)",
-        "halffloat": "float32",
-    }
-    hint = f"; use {better[str(kind)]}" if str(kind) in better else ""
-    raise SchemaMismatch(f"column {where!r} has type {kind}, which Spark cannot read{hint}")
+    better = next((other for name, other in _INSTEAD.items() if str(kind).startswith(name)), "string")
+    raise SchemaMismatch(f"column {where!r} has type {kind}, which Spark cannot read; use {better}")
 
 
 def add_columns(old: pa.Schema | None, new: object) -> pa.Schema:

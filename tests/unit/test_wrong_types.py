@@ -95,3 +95,17 @@ def test_of_many_records_the_one_that_does_not_fit_is_named(store: jjq.Store) ->
     with pytest.raises(jjq.SchemaMismatch, match=r"^column 'n' takes int32"):
         topic.push({"n": "x"})
     assert topic.offsets()[0].end == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "better"),
+    [
+        (pa.time64("us"), "int64 or string"), (pa.time32("s"), "int64 or string"), (pa.decimal256(50, 2), "decimal128"),
+        (pa.null(), "the type that it is to have later"), (pa.uint64(), "decimal128"), (pa.struct([]), "a struct with fields"),
+        (pa.month_day_nano_interval(), "string"), (pa.list_(pa.float16()), "float32"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_type_that_cannot_be_is_told_one_that_can(store: jjq.Store, kind: pa.DataType, better: str) -> None:
+    with pytest.raises(jjq.SchemaMismatch, match=f"which Spark cannot read; use {better}"):
+        store.create_topic("n", schema=pa.schema([("n", kind)]))

@@ -17,6 +17,7 @@ from jjq.errors import InvalidArgument, TopicDeleted
 from pyspark_jjq import limits, ranges
 from pyspark_jjq.edges import LATEST, Bound
 from pyspark_jjq.following import Follower
+from pyspark_jjq.idling import Idle
 from pyspark_jjq.offsets import Offsets, Position, TopicPositions
 from pyspark_jjq.options import SourceOptions
 from pyspark_jjq.reader import partitions_of, read_slices
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from jjq.model import PartitionOffsets, Slice
     from pyspark_jjq.rows import Rows
 
-# An idle query asks for the end about every 15 ms. It may spend a tenth of a core on that, and answers within 0.2 s.
-IDLE_SHARE = 10
-IDLE_PAUSE_MAX_S = 0.2
 # How far a backlog is looked at first where bytes count, and four times as far each time that is not enough.
 FIRST_STEP_ROWS = 4096
 
@@ -51,7 +49,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: Offsets | None = None
         self._seen: Offsets | None = None  # the ends as of the last look
         self._target: Offsets | None = None  # where an AvailableNow query ends
-        self._idle_until = 0.0
+        self._idle = Idle(options.path)
 
     # --- where the stream stands
 
@@ -81,25 +79,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @telling()
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
         """The end of the next micro-batch: the very same as `start` where nothing is new."""
-        self._pause_while_idle()
+        # The rest comes before the look, so an answer is never older than the question: processAllAvailable relies
+        # on seeing what was pushed before it was called.
+        self._idle.rest()
         began = time.monotonic()
+        self._idle.listen()
         at = Offsets.from_json(start)
         # What lies before is done, the last micro-batch too, which Spark does not tell until the next one is planned.
         self._follow(at)
         end = patiently(lambda: self._advance(at, limit))
         if end == at:
-            cost = time.monotonic() - began
-            self._idle_until = time.monotonic() + min(cost * IDLE_SHARE, IDLE_PAUSE_MAX_S)
+            self._idle.begin(time.monotonic() - began, woken=self._seen == at)
             return start
-        self._idle_until = 0.0
+        self._idle.end()
         return end.to_json()
-
-    def _pause_while_idle(self) -> None:
-        # The wait comes before the look, so an answer is never older than the question: processAllAvailable relies
-        # on seeing what was pushed before it was called.
-        pause = self._idle_until - time.monotonic()
-        if pause > 0:
-            time.sleep(pause)
 
     def _advance(self, start: Offsets, limit: ReadLimit) -> Offsets:
         if self.options.ending is not None and self._target is None:
@@ -108,6 +101,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "add the trigger, or remove the ending option"
             )
         views = look(self.options.path, self.options.choice)
+        self._idle.watch(views.values())
         self._check_rows(views)
         self._seen = Offsets({name: ranges.positions(view, end=True) for name, view in views.items()})
         gone = self._gone(start, views)

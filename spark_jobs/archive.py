@@ -110,7 +110,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--date", default="date", metavar="NAME", help="of the directories' column (default: %(default)s)"
     )
-    parser.add_argument("--rows", type=running.positive, metavar="N", help="at most so many records a micro-batch")
+    running.add_reading(parser)
     return parser
 
 
@@ -125,7 +125,13 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
         else:
             require_own(spark, options.output, options.checkpoint)
         records = running.read_topic(
-            spark, options.store, options.topic, rows_per_batch=options.rows, metadata=metadata, headers=not metadata
+            spark,
+            options.store,
+            options.topic,
+            rows_per_batch=options.rows,
+            metadata=metadata,
+            headers=not metadata,
+            skip_lost=options.skip_lost,
         )
         # One task a date, so that a run leaves one file a date and not one for each of its tasks.
         rows = dated(records, time, options.date).repartition(options.date)

@@ -45,10 +45,14 @@ def schema_of(spark: SparkSession, options: argparse.Namespace) -> StructType:
         return spark.read.format("jjq").option("topic", options.output).load(str(options.store)).schema
     if options.schema:
         return StructType.fromDDL(options.schema)
+    nothing = running.Refused(f"{options.files} has no rows, so nothing says what the columns are: give --schema")
     if not any(options.files.iterdir()):
-        raise running.Refused(f"{options.files} is empty, so nothing says what the columns are: give --schema")
+        raise nothing
     reader = spark.read.format(options.format).options(**file_options(options)).option("inferSchema", "true")
-    return reader.load(str(options.files)).schema
+    found = reader.load(str(options.files))
+    if options.format != "parquet" and found.isEmpty():  # of a first line alone each column would be text, for ever
+        raise nothing
+    return found.schema
 
 
 def has_topic(store: Path, name: str) -> bool:

@@ -113,7 +113,13 @@ def into_kafka(options: argparse.Namespace, spark: SparkSession) -> None:
     topic = running.find_topic(options.store, options.topic)
     metadata = METADATA if topic.schema is not None else []
     records = running.read_topic(
-        spark, options.store, options.topic, rows_per_batch=options.rows, metadata=metadata, headers=not metadata
+        spark,
+        options.store,
+        options.topic,
+        rows_per_batch=options.rows,
+        metadata=metadata,
+        headers=not metadata,
+        skip_lost=options.skip_lost,
     )
     rows = to_kafka(records, options.keep_partitions, options.position)
     writer = rows.writeStream.format("kafka").option("kafka.bootstrap.servers", options.bootstrap_servers)
@@ -140,8 +146,8 @@ def parser() -> argparse.ArgumentParser:
         one.add_argument("--topic", required=True, help="the topic to read")
         one.add_argument("--output", required=True, metavar="TOPIC", help="the topic to write")
         one.add_argument("--keep-partitions", action="store_true", help="write each record to the partition it is in")
-        one.add_argument("--rows", type=running.positive, metavar="N", help="at most so many records a micro-batch")
         if job is from_kafka:
+            running.add_rows(one)
             one.add_argument(
                 "--partitions", type=running.positive, default=1, help="of a topic that is made (default: 1)"
             )
@@ -152,6 +158,7 @@ def parser() -> argparse.ArgumentParser:
                 help="a first run (default: %(default)s)",
             )
         else:
+            running.add_reading(one)
             one.add_argument("--position", action="store_true", help=f"add the header {POSITION}: PARTITION:OFFSET")
     return parser
 

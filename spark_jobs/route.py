@@ -101,7 +101,7 @@ def parser() -> argparse.ArgumentParser:
     tables.add_argument("--dimension-topic", metavar="TOPIC", help="a topic with a schema to join, its newest records")
     parser.add_argument("--on", metavar="COLUMN", help="the column that topic and dimension share")
     parser.add_argument("--key", metavar="COLUMN", help="the column whose text is the key of what is written")
-    parser.add_argument("--rows", type=running.positive, metavar="N", help="at most so many records a micro-batch")
+    running.add_reading(parser)
     return parser
 
 
@@ -117,7 +117,9 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
         running.find_topic(options.store, options.dimension_topic, with_schema=True)
     running.require_columns(topic, on=options.on)
     with running.session("route", spark) as spark:
-        records = running.read_topic(spark, options.store, options.topic, rows_per_batch=options.rows)
+        records = running.read_topic(
+            spark, options.store, options.topic, rows_per_batch=options.rows, skip_lost=options.skip_lost
+        )
         rows = joined(records, dimension(spark, options), options.on)
         if options.key is not None and options.key not in rows.columns:
             raise running.Refused(f"--key: there is no column {options.key!r}; there are {', '.join(rows.columns)}")

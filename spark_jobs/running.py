@@ -58,6 +58,20 @@ def add_query(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_rows(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rows", type=positive, metavar="N", help="at most so many records a micro-batch")
+
+
+def add_reading(parser: argparse.ArgumentParser) -> None:
+    """The flags of a stream that reads a topic."""
+    add_rows(parser)
+    parser.add_argument(
+        "--skip-lost", action="store_true",
+        help="go on where records are gone before they were read, as retention took them or the topic was made again; "
+        "without it the job stops and says which",
+    )  # fmt: skip
+
+
 def absolute(text: str) -> Path:
     """A path that is the same for Spark's workers, which may run in another directory."""
     path = local(text)
@@ -149,11 +163,13 @@ def read_topic(
     rows_per_batch: int | None = None,
     metadata: Sequence[str] = (),
     headers: bool = False,
+    skip_lost: bool = False,
 ) -> DataFrame:
     """The topic as a stream from its beginning (a stream's default is its end), only these columns, so many rows a
     batch; `metadata` adds columns to those of a topic with a schema, `headers` that one to rows without."""
     reader = spark.readStream.format("jjq").option("topic", topic).option("startingOffsets", "earliest")
     reader = reader.option("includeHeaders", "true") if headers else reader
+    reader = reader.option("failOnDataLoss", "false") if skip_lost else reader
     if columns:
         reader = reader.option("columns", ",".join(columns))
     if metadata:
@@ -254,7 +270,7 @@ def reason(error: PySparkException) -> str:
         causes.append(cause)
         cause = getattr(cause, "_cause", None)  # where Spark keeps what came from the JVM; `__cause__` is empty
     if refusals := re.findall(r"^jjq\.errors\.\w+: (.+)$", str(error), re.MULTILINE):
-        return str(refusals[-1])
+        return str(refusals[-1]).replace("set the option failOnDataLoss to false", "give --skip-lost")
     if len(causes) > 1:
         causes = causes[1:]  # the first says that the query has failed, and the second why
     return "\n".join(line for each in causes for line in _message(each))

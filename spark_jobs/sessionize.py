@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
         "--sum", action="append", default=[], metavar="COLUMN", dest="sums", help="a column to add up; may be repeated"
     )
     parser.add_argument("--output", type=running.topic_name, required=True, metavar="TOPIC", help="made if missing")
-    parser.add_argument("--rows", type=running.positive, metavar="N", help="at most so many records a micro-batch")
+    running.add_reading(parser)
     return parser
 
 
@@ -78,7 +78,9 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
         raise running.Refused(f"--time: column {options.time!r} is {kind}, and must be a timestamp")
     columns = list(dict.fromkeys([options.time, options.key, *options.sums]))
     with running.session("sessionize", spark) as spark:
-        records = running.read_topic(spark, options.store, options.topic, columns, options.rows)
+        records = running.read_topic(
+            spark, options.store, options.topic, columns, options.rows, skip_lost=options.skip_lost
+        )
         found = sessions(records, options.time, options.key, options.gap, options.watermark, options.sums)
         writer = found.writeStream.format("jjq").outputMode("append").option("path", str(options.store))
         running.run_query(

@@ -35,13 +35,16 @@ ROOM_BYTES = 4 << 30
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.option.basetemp is None and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM_BYTES:
-        room = Path(tempfile.mkdtemp(prefix="jjq-test-", dir=MEMORY))
-        config.option.basetemp = room / "base"  # pytest empties it
-        (room / "temporary").mkdir()
-        tempfile.tempdir = str(room / "temporary")
-        # Behind multiprocessing, which has a temporary directory of its own in there and removes it last of all (-100).
-        util.Finalize(None, shutil.rmtree, args=(room,), kwargs={"ignore_errors": True}, exitpriority=-200)
+    if config.option.basetemp is not None:
+        return
+    in_memory = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM_BYTES
+    # A directory of this run's own in any case: tests look at what others leave in theirs, and another run may be beside it.
+    room = Path(tempfile.mkdtemp(prefix="jjq-test-", dir=MEMORY if in_memory else None))
+    config.option.basetemp = room / "base"  # pytest empties it
+    (room / "temporary").mkdir()
+    tempfile.tempdir = str(room / "temporary")
+    # Behind multiprocessing, which has a temporary directory of its own in there and removes it last of all (-100).
+    util.Finalize(None, shutil.rmtree, args=(room,), kwargs={"ignore_errors": True}, exitpriority=-200)
 
 
 def _directory(item: pytest.Item) -> str:

@@ -27,7 +27,7 @@ from jjq.errors import DeliveryExpired, InvalidArgument, StoreClosed, StoreReadO
 from jjq.feed import watched
 from jjq.model import Record
 from jjq.receiving import ENDS, FAILURES, Receiving
-from jjq.values import timeout_s, whole
+from jjq.values import each_of, shown, timeout_s, whole
 from jjq.wake import until_found, wait_for
 
 if TYPE_CHECKING:
@@ -301,6 +301,9 @@ class Channel:
     ) -> None:
         """Gives records back, to be delivered again not before `delay` (seconds); after their last attempt they are dead."""
         wait = delay_us(delay)
+        said: object = reason
+        if said is not None and not isinstance(said, str):
+            raise InvalidArgument(f"a reason is a str, not {shown(reason)}")
         chosen = self._unsettled(deliveries, "requeued")
         if chosen:
             now = self._clock()
@@ -324,7 +327,7 @@ class Channel:
     def _unsettled(self, deliveries: Iterable[Delivery], how: str) -> list[Delivery]:
         self._check_open()
         chosen: list[Delivery] = []
-        for each in deliveries:
+        for each in each_of(deliveries, Delivery, "give a list of deliveries, as receive returned them"):
             if each._channel is not self and (
                 each._channel.id != self.id or each._channel._store.path != self._store.path
             ):

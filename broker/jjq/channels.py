@@ -122,6 +122,6 @@ def forget(store: Store, ids: list[int]) -> None:
 
 def pause_topic(store: Store, topic: Topic, paused: bool) -> None:
     """See `Topic.pause`."""
-    catalog.pause_topic(store.catalog.driver, topic.id, paused)
+    catalog.pause_topic(store.catalog.driver, topic.id, topic.name, paused)
     for each in ids_of(store, topic.id):
         presence.ring(store.path, each)

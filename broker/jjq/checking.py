@@ -160,7 +160,7 @@ def _run(store: Store, topic: Topic, report: CheckReport, seconds: float, chance
     report.acknowledged = sum(each.acknowledged for each in pushing)
     report.read = sum(sum(each.marks.next.values()) for each in reading)
     report.problems += [
-        f"producer {each.partition}: {each.acknowledged} records were acknowledged, {ends[each.partition]} are there"
+        f"producer {each.partition}: {each.acknowledged:,} records were acknowledged, {ends[each.partition]:,} are there"
         for each in pushing
         if ends[each.partition] < each.acknowledged
     ]

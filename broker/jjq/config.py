@@ -119,6 +119,13 @@ def normalise(settings: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
+def written(name: str, value: Any) -> str:
+    """The value of a setting as people write it."""
+    if value is None:
+        return "none"
+    return str(timedelta(microseconds=value)) if name in _DURATIONS.values() else shown(value)
+
+
 def check_partitions(count: object) -> int:
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_PARTITIONS:
         raise InvalidArgument(f"partitions must be a whole number from 1 to {MAX_PARTITIONS}, not {shown(count)}")

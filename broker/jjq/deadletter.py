@@ -6,6 +6,7 @@ exactly once.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from jjq.catalog.channels import ChannelRow, ChannelState
 from jjq.catalog.leases import Lease, Mark
 from jjq.catalog.rows import Statements
 from jjq.deferral import NOT_BEFORE, Pairs
-from jjq.errors import TopicNotFound
+from jjq.errors import TopicExists, TopicNotFound
 from jjq.lookahead import METADATA, key_hash, rows_at
 from jjq.model import EPHEMERAL, Record, check_name
 from jjq.schema import headers_array
@@ -100,7 +101,9 @@ class _BuriedByAnother(Exception):
 
 def _dead_letter_topic(store: Store, topic: Topic, name: str) -> Topic:
     """Made when it is needed; with the columns that the topic has got since."""
-    dead = store.create_topic(name, schema=topic.schema, sync=topic.config.sync, exist_ok=True)
+    with contextlib.suppress(TopicExists):  # it may be like anything
+        return store.create_topic(name, schema=topic.schema, sync=topic.config.sync)
+    dead = store.topic(name)
     if topic.schema is not None and dead.schema is not None and dead.schema != topic.schema:
         missing = [each for each in topic.schema if each.name not in dead.schema.names]
         if missing:

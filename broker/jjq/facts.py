@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from jjq.catalog.rows import TopicRow
 from jjq.config import TopicConfig
-from jjq.errors import TopicDeleted
 from jjq.log import format as fmt
 from jjq.log.contracts import LogSettings
 from jjq.schema import physical
@@ -28,10 +27,7 @@ class Facts:
     def row(self) -> TopicRow:
         row = self._store.catalog.topic_by_id(self._topic_id)
         if row is None:
-            raise TopicDeleted(
-                f"the topic (id {self._topic_id}) was deleted; get it again with store.topic(name)",
-                topic_id=self._topic_id,
-            )
+            raise self._store.catalog.deleted(self._topic_id)
         return row
 
     def settings(self) -> LogSettings:
@@ -47,7 +43,7 @@ class Facts:
         if found is None:
             schemas = self._store.catalog.schemas(self._topic_id)
             if version not in schemas:
-                raise TopicDeleted(f"the topic (id {self._topic_id}) was deleted", topic_id=self._topic_id)
+                raise self._store.catalog.deleted(self._topic_id)
             found = self._physical[version] = physical(schemas[version])
         return found
 

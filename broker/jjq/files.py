@@ -19,10 +19,10 @@ from typing import Any
 from jjq.errors import StoreError
 
 _datasync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
-_FULL = "; free some space and try again (docs/operations.md, a full disk)"
+FULL = "; free some space and try again (docs/operations.md, a full disk)"
 _ADVICE = {
-    errno.ENOSPC: _FULL,
-    errno.EDQUOT: _FULL,
+    errno.ENOSPC: FULL,
+    errno.EDQUOT: FULL,
     errno.EACCES: "; this user may not: give it the permission, or run as the user the store belongs to",
     errno.EPERM: "; this user may not: give it the permission, or run as the user the store belongs to",
     errno.EISDIR: "; a directory lies where a file belongs: run `jjq repair`, which moves it to quarantine",

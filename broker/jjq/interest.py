@@ -10,11 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jjq import files
+from jjq.errors import InvalidArgument
+from jjq.values import shown
 
 if TYPE_CHECKING:
     from jjq.store import Store
 
 LOCK, NOTE = ".lock", ".json"
+
+
+def check_pattern(pattern: object) -> str:
+    if not isinstance(pattern, str) or not pattern.isprintable() or not pattern:
+        raise InvalidArgument(f"a pattern is a str such as 'log.*', not {shown(pattern)}")
+    return pattern
 
 
 def glob(pattern: str) -> re.Pattern[str]:

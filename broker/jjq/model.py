@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
 from jjq.errors import InvalidArgument, InvalidName
+from jjq.values import unique
 
 EPHEMERAL = "#ephemeral"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,248}", re.ASCII)
@@ -32,21 +33,22 @@ def check_name(name: object, what: str) -> str:
 
 
 class Position(NamedTuple):
-    """Where a record went: `offset` in `partition`, and its `timestamp` in microseconds since the epoch (UTC)."""
+    """Where a record went: `offset` in `partition`, and its `timestamp` in microseconds since the epoch (UTC), None of a batch
+    that was pushed before and is gone."""
 
     partition: int
     offset: int
-    timestamp: int
+    timestamp: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class PositionRange:
-    """Where consecutive records of one partition went: offsets `[start, end)`."""
+    """Where consecutive records of one partition went: offsets `[start, end)`. `timestamp` is that of the first."""
 
     partition: int
     start: int
     end: int
-    timestamp: int
+    timestamp: int | None
 
 
 class Positions(Sequence[Position]):
@@ -250,7 +252,7 @@ class StagedFile:
     def from_json(cls, text: str) -> StagedFile:
         """Raises InvalidArgument for what `to_json` did not write."""
         try:
-            values = json.loads(text)
+            values = json.loads(text, object_pairs_hook=unique)
             made = cls(**values)
         except (TypeError, ValueError) as error:
             raise InvalidArgument(

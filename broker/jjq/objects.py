@@ -16,14 +16,14 @@ import io
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from jjq import files, layout
 from jjq.clock import now_us
-from jjq.errors import DamagedSegment, InvalidArgument, JjqError
+from jjq.errors import DamagedSegment, InvalidArgument, JjqError, SchemaMismatch
 from jjq.model import Position, Record
 from jjq.schema import check_headers
 
@@ -60,6 +60,11 @@ def push_file(
     timestamp: Timestamp, partition: int | None,
 ) -> Position:  # fmt: skip
     """See `Topic.push_file`."""
+    if topic.schema is not None and not isinstance(value, Mapping):
+        raise SchemaMismatch(
+            f"topic {topic.name!r} has a schema, so the record that refers to the object has its columns: give them as the value, "
+            f"push_file(source, {{{topic.schema.names[0]!r}: ...}}), or make a topic without a schema for big objects"
+        )
     if topic.schema is None and value is None:
         value = os.fspath(source).rpartition(os.sep)[2] if isinstance(source, (str, os.PathLike)) else b""
     pairs = check_headers(headers) or []

@@ -88,7 +88,8 @@ class _Batch:
         self.size = 0
         self.limit = topic.config.max_batch_bytes
         self.began = time.monotonic()
-        self.offset, self.timestamp = -1, 0
+        self.offset = -1
+        self.timestamp: int | None = 0
         self.error: BaseException | None = None
         self.finished = False
         self._condition = threading.Condition()
@@ -453,7 +454,7 @@ class Producer:
 
 
 def _before_fork() -> None:
-    """pyarrow imports pandas with its first value, under a lock that a child would find locked for ever: with a producer's
+    """pyarrow imports pandas with the first list of values, under a lock that a child would find locked for ever: with a producer's
     thread amid that, a fork waits for it."""
     if any(each._thread is not None for each in list(_producers)):
         pa.array([0])

@@ -33,10 +33,10 @@ from typing import TYPE_CHECKING, Any
 from jjq import ephemeral, files
 from jjq.errors import DataLoss, InvalidArgument, JjqError, StoreClosed, TopicDeleted
 from jjq.feed import Feed, beginnings, watched
-from jjq.interest import LOCK, NOTE, glob, reached, registry
+from jjq.interest import LOCK, NOTE, check_pattern, glob, reached, registry
 from jjq.model import check_name
 from jjq.topics import at_first_use
-from jjq.values import shown, timeout_s
+from jjq.values import each_of, timeout_s
 from jjq.wake import until_found, wait_for
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class PubSub:
         with self._mutex:
             self._check_open()
             for pattern in patterns:
-                compiled = glob(_check_pattern(pattern))
+                compiled = glob(check_pattern(pattern))
                 self._follow_topics()
                 self._patterns[pattern] = compiled
                 self._announce()
@@ -132,6 +132,7 @@ class PubSub:
 
     def unsubscribe(self, *names: str) -> None:
         """No more messages of these topics by name; none named means all."""
+        each_of(names, str, "give names of topics")
         with self._mutex:
             self._check_open()
             for name in names or sorted(self._names) or [""]:
@@ -140,6 +141,7 @@ class PubSub:
 
     def punsubscribe(self, *patterns: str) -> None:
         """No more messages by these patterns; none named means all."""
+        each_of(patterns, str, "give patterns such as 'log.*'")
         with self._mutex:
             self._check_open()
             for pattern in patterns or sorted(self._patterns) or [""]:
@@ -376,12 +378,6 @@ def publish(store: Store, name: str, data: bytes | str) -> int:
         except TopicDeleted:
             continue  # its last holder left between the two lines: the next one is another topic
         return count
-
-
-def _check_pattern(pattern: object) -> str:
-    if not isinstance(pattern, str) or not pattern.isprintable() or not pattern:
-        raise InvalidArgument(f"a pattern is a str such as 'log.*', not {shown(pattern)}")
-    return pattern
 
 
 def _after_fork_in_child() -> None:

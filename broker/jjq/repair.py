@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,21 +17,22 @@ from uuid import uuid4
 import pyarrow as pa
 
 from jjq import files, layout, topicfile
+from jjq.assessing import assess, open_backup
 from jjq.candidates import lost_segment
 from jjq.catalog.base import Catalog
 from jjq.catalog.channels import ChannelState, all_channels, channel_places
 from jjq.catalog.restore import raise_prefix, replace_active, replace_segment
 from jjq.catalog.rows import PartitionRow, TopicRow
-from jjq.catalog.sqlite import SqliteDriver, migrations
+from jjq.catalog.sqlite import SqliteDriver
 from jjq.clock import boot_id, from_us, now_us
 from jjq.compaction import Output
 from jjq.config import TopicConfig
-from jjq.errors import DamagedSegment, StoreError, StoreFormat, StoreNotFound, TopicDeleted
+from jjq.errors import DamagedSegment, StoreError, StoreFormat, StoreNotFound
 from jjq.facts import Facts
 from jjq.founding import DIRECTORIES, FORMAT
-from jjq.known import Known, in_use, is_named
+from jjq.known import Known, in_use
 from jjq.log.check import check_active, check_segment
-from jjq.log.format import BATCH, NO_TS
+from jjq.log.format import NO_TS
 from jjq.log.reader import LOST
 from jjq.log.salvage import Piece, Wreck, read_index, runs
 from jjq.log.sealed import file_crc
@@ -44,7 +44,6 @@ from jjq.store import Store
 
 _EVER = 1 << 62
 _MISPLACED = "the store has a file where this is none, or a directory"
-_UNREADABLE = (ValueError, KeyError, TypeError, pa.ArrowException)
 
 
 def repair(path: str | os.PathLike[str], progress: Progress | None = None) -> RepairReport:
@@ -67,7 +66,7 @@ def repair(path: str | os.PathLike[str], progress: Progress | None = None) -> Re
             for path in layout.misplaced(root):
                 quarantine.take(path, _MISPLACED)
             _repair_identity(root, quarantine, report)
-            reason, catalog = _assess(root)
+            reason, catalog = assess(root)
             bare = not (root / "topics").is_dir()
             if bare and catalog is None:
                 report.gone.append(
@@ -140,91 +139,6 @@ def _repair_identity(root: Path, quarantine: Quarantine, report: RepairReport) -
 # --- the catalog -----------------------------------------------------------------------------------------------------
 
 
-def _assess(root: Path) -> tuple[str | None, Catalog | None]:
-    """Why the catalog has to be made again, None if it is sound; and the catalog where its contents can be believed."""
-    if layout.catalog_is_lost(root):
-        return "it is missing", None
-    driver = SqliteDriver(root / layout.CATALOG_FILES[0], root / "catalog.lock")
-    catalog = Catalog(driver)
-    try:
-        if driver.version() > migrations()[-1][0]:
-            raise StoreFormat(f"{driver.path} was made by a later jjq; repair it with that one")
-        driver.migrate()
-        if problems := catalog.problems():
-            catalog.close()
-            return problems[0], None
-        return _contradiction(root, catalog), catalog
-    except (StoreFormat, StoreError) as error:
-        catalog.close()
-        if not _is_damage(error):
-            raise
-        return error.message, None
-    except _UNREADABLE as error:
-        catalog.close()
-        return f"a row cannot be read: {error}", None
-    except BaseException:
-        catalog.close()
-        raise
-
-
-def _is_damage(error: StoreFormat | StoreError) -> bool:
-    if isinstance(error, StoreFormat):
-        return "path" in error.details  # otherwise it is of a later version
-    return any(words in error.message for words in ("no such table", "no such column", "disk I/O error"))
-
-
-def _contradiction(root: Path, catalog: Catalog) -> str | None:
-    """What in a sound database cannot be true. A catalog that names files which are gone may be an old copy of it."""
-    from jjq.verify import chain_problems
-
-    for topic_id in catalog.ids_without_topic():
-        return f"it has rows of topic {topic_id}, which it does not know"
-    for topic in catalog.topics():
-        schemas = catalog.schemas(topic.id)
-        try:
-            rows = catalog.partitions(topic.id)
-        except TopicDeleted:
-            rows = []
-        if [row.partition for row in rows] != list(range(topic.partitions)):
-            return f"it lacks partitions of topic {topic.name!r}"
-        written = topicfile.read(root, topic.id)  # after the catalog, so it is never ahead of it
-        if written is not None and written.row.partitions > topic.partitions:
-            return f"it knows {topic.partitions} of the {written.row.partitions} partitions of topic {topic.name!r}"
-        for row in rows:
-            _, segments = catalog.segments(topic.id, row.partition, 0, _EVER)
-            for _, what, _, _ in chain_problems(row, segments):
-                return f"partition {row.partition} of topic {topic.name!r}: {what}"
-            directory = root / "topics" / topic.id / str(row.partition)
-            named = [f"{each.uuid}.{each.kind}" for each in segments if each.kind != LOST]
-            if row.active is not None:
-                named.append(f"{row.active}.arrows")
-            for name in named:
-                if not (directory / name).exists():
-                    return f"{directory / name} is missing"
-            if (stranger := _forgotten(root, catalog, row)) is not None:
-                return f"it does not know {stranger}, which has records behind those it knows"
-            if any(each.schema_version not in schemas for each in segments):
-                return f"it lacks a schema of topic {topic.name!r}"
-            numbers = [number for number, _ in catalog.lineages(topic.id, row.partition, -1)]
-            if max(numbers, default=0) != row.lineage:
-                return f"partition {row.partition} of topic {topic.name!r} is in a lineage without beginning"
-    return None
-
-
-def _forgotten(root: Path, catalog: Catalog, row: PartitionRow) -> Path | None:
-    """A file with records behind the partition's end that nobody names. Records are only ever appended to a file that the
-    catalog names, so it named it."""
-    directory = root / "topics" / row.topic_id / str(row.partition)
-    for path in sorted(directory.glob("*.arrows")):
-        relative = str(path.relative_to(root))
-        if layout.segment_file(path.name) is None or is_named(catalog, row.topic_id, row.partition, path.stem):
-            continue
-        bases = [entry.base for entry in read_index(path.with_suffix(".index")).entries if entry.kind == BATCH]
-        if bases and min(bases) >= row.end_offset and not catalog.is_garbage(relative):
-            return path
-    return None
-
-
 def _rebuild(
     root: Path, reason: str, sound: Catalog | None, bare: bool, quarantine: Quarantine, report: RepairReport
 ) -> None:
@@ -234,7 +148,7 @@ def _rebuild(
     for path in sorted(root.glob(f"{layout.REBUILT}*")):
         files.unlink(path)
     older = [] if sound is None else [sound]
-    backup = _open_backup(root)
+    backup = open_backup(root)
     if backup is not None:
         older.append(backup)
     driver = SqliteDriver(rebuilt, root / "catalog.lock")
@@ -260,29 +174,6 @@ def _rebuild(
     files.sync_dir(root)
     for path in sorted(root.glob(f"{layout.REBUILT}*")):
         files.unlink(path)
-
-
-def _open_backup(root: Path) -> Catalog | None:
-    """A copy of the backup that maintenance made, as this version would have it; None where there is none or it is
-    damaged too."""
-    path = root / layout.BACKUP
-    if not path.exists():
-        return None
-    copy = root / f"{layout.REBUILT}-backup"
-    shutil.copyfile(path, copy)
-    driver = SqliteDriver(copy, root / "catalog.lock")
-    catalog = Catalog(driver)
-    try:
-        driver.migrate()
-        if not catalog.problems():
-            for topic in catalog.topics():
-                catalog.partitions(topic.id)
-                catalog.schemas(topic.id)
-            return catalog
-    except (StoreFormat, StoreError, TopicDeleted, *_UNREADABLE):
-        pass
-    catalog.close()
-    return None
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from jjq.values import counted, sized
+
 Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, what is being looked at
 
 
@@ -57,8 +59,9 @@ class VerifyReport:
         return {"ok": self.ok, **asdict(self)}
 
     def __str__(self) -> str:
-        state = "whole" if self.ok else f"{len(self.problems)} problems"
-        counts = f"{self.topics} topics, {self.segments} segments, {self.records} records, {self.bytes} bytes"
+        state = "whole" if self.ok else counted(len(self.problems), "problem")
+        parts = [(self.topics, "topic"), (self.segments, "segment"), (self.records, "record")]
+        counts = ", ".join([*(counted(number, what) for number, what in parts), sized(self.bytes)])
         lines = [f"{self.path}: {state}; {counts}"]
         lines += [f"{each.code}: {each.message}. {each.advice}" for each in self.problems]
         lines += [f"note: {each}" for each in self.notes]
@@ -138,14 +141,15 @@ class RepairReport:
         return asdict(self)
 
     def __str__(self) -> str:
-        lines = [f"{self.path}: {self.segments} segments looked at, {self.bytes} bytes"]
+        lines = [f"{self.path}: {counted(self.segments, 'segment')} looked at, {sized(self.bytes)}"]
         if self.rebuilt is not None:
             lines.append(
-                f"the catalog was made again ({self.rebuilt}): {self.topics} topics, {self.writers} writers, "
-                f"{self.subscribers} subscribers"
+                f"the catalog was made again ({self.rebuilt}): {counted(self.topics, 'topic')}, "
+                f"{counted(self.writers, 'writer')}, {counted(self.subscribers, 'subscriber')}"
             )
         if self.saved:
-            lines.append(f"{self.saved} records were copied out of damaged files")
+            verb = "was" if self.saved == 1 else "were"
+            lines.append(f"{counted(self.saved, 'record')} {verb} copied out of damaged files")
         lines += [
             f"lost: offsets {each.start} to {each.end - 1} of partition {each.partition} of topic {each.topic!r}"
             for each in self.lost

@@ -37,12 +37,13 @@ from jjq.schema import (
     physical,
     to_table,
 )
-from jjq.values import shown, whole
+from jjq.values import each_of, shown, whole
 
 if TYPE_CHECKING:
     from jjq.store import Store
     from jjq.topic import Topic
 
+WANTED = "give a list of staged files, as finish returned them"
 Writer = tuple[str, int, str | None]  # id, batch, and the query it belongs to
 
 
@@ -54,8 +55,8 @@ class Stage:
 
     def __init__(self, store: Store, default_partition: int = 0, owner: tuple[str, int] | None = None) -> None:
         self._store = store
-        self._default = default_partition
-        self._owner = owner
+        self._default = whole(default_partition, "default_partition")
+        self._owner = None if owner is None else _check_owner(owner)
         self._writers: dict[tuple[str, int], _PartitionStage] = {}
         self._done: list[StagedFile] = []
         self._finished = False
@@ -80,8 +81,12 @@ class Stage:
         """
         if self._finished:
             raise InvalidArgument("the stage is finished; begin another one")
-        if isinstance(topic, str):
-            topic = self._store.topic(topic)
+        for what, given in (("keys", keys), ("headers", headers), ("timestamps", timestamps)):
+            if given is not None and not isinstance(given, (pa.Array, pa.ChunkedArray)):
+                raise InvalidArgument(f"{what} are a pyarrow array, not {type(given).__name__}; pa.array makes one")
+        if isinstance(topic, str) or not hasattr(topic, "catch_up"):
+            name: Any = topic  # or what is none, and refused
+            topic = self._store.topic(name)
         elif topic.id not in self._topics:
             topic.catch_up()
         self._topics.add(topic.id)
@@ -277,20 +282,20 @@ def partition_of_each(keys: pa.Array, partitions: int, default: int) -> pa.Array
 
 def commit(
     store: Store, staged: Sequence[StagedFile], writer_id: str | None, batch_id: int | None, query_id: str | None,
-    also: Callable[[Statements], None] | None = None, *, rows_may_differ: bool = False,
+    also: Callable[[Statements], None] | None = None, *, run_id: str | None = None, rows_may_differ: bool = False,
 ) -> Commit:  # fmt: skip
     """See `Store.commit`. `also` is done in the same transaction; when it raises, nothing is."""
     if (writer_id is None) != (batch_id is None):
         raise InvalidArgument("writer_id and batch_id go together: they say once which batch of which writer this is")
+    staged = each_of(staged, StagedFile, WANTED)
     writer: Writer | None = None
     if writer_id is not None and batch_id is not None:
-        query: object = query_id
-        if query is not None and not (isinstance(query, str) and query.isprintable()):
-            raise InvalidArgument(f"query_id is a str, the id of a query, not {shown(query_id)}")
+        _check_id(query_id, "query_id is a str, the id of a query")
+        _check_id(run_id, "run_id is a str, the id of a run")
         writer = (check_name(writer_id, "writer"), _check_batch_id(batch_id), query_id)
         known = store.catalog.find_batch(writer_id, batch_id, query_id)
         if known is not None:
-            return _again(store, staged, known, writer, rows_may_differ)
+            return _again(store, staged, known, writer, run_id, rows_may_differ)
     if not staged and writer is None:
         return Commit()
     by_partition: dict[tuple[str, int], list[StagedFile]] = {}
@@ -326,13 +331,15 @@ def commit(
                 base, prefix = segment.end, segment.prefix_max_ts
             positions.setdefault(names[place[0]], {})[place[1]] = (first, base)
         _write_manifest(store, transaction, writer, segments, positions, now)
-        known = store.catalog.link(rows, segments, writer=writer, positions=positions, now=now, also=also)
+        known = store.catalog.link(
+            rows, segments, writer=writer, positions=positions, now=now, run_id=run_id, also=also
+        )
         for log in logs.values():
             log.forget_active()
             log.ring_locked()
     if known is not None:
         assert writer is not None
-        return _again(store, staged, known, writer, rows_may_differ)
+        return _again(store, staged, known, writer, run_id, rows_may_differ)
     for file in staged:
         # The note that says "staged" has done its work; a crash before this line leaves it for maintenance.
         with contextlib.suppress(OSError):
@@ -341,9 +348,12 @@ def commit(
 
 
 def _again(
-    store: Store, staged: Sequence[StagedFile], known: Positions, writer: Writer, rows_may_differ: bool
-) -> Commit:
-    """A batch that was committed before is not written again. One with other rows is another batch."""
+    store: Store, staged: Sequence[StagedFile], known: Positions, writer: Writer, run_id: str | None,
+    rows_may_differ: bool,
+) -> Commit:  # fmt: skip
+    """A batch that was committed before is not written again. One with other rows is another batch, and so is one from
+    the same run: only the very same files may have been committed already, by a call whose answer was lost."""
+    same = all(store.catalog.segment(file.uuid) is not None for file in staged)
     store.discard(staged)
     before = Counter({topic: sum(end - first for first, end in each.values()) for topic, each in known.items()})
     now: Counter[str] = Counter()
@@ -356,11 +366,29 @@ def _again(
             f"write a writer_id of its own; `jjq writer reset {writer[0]}` forgets what this writer has committed",
             writer=writer[0], batch=writer[1],
         )  # fmt: skip
+    if run_id is not None and not store.catalog.claim_batch(writer[0], writer[1], run_id) and not same:
+        raise WriterConflict(
+            f"batch {writer[1]} of writer {writer[0]!r} was committed before by the same run, with {_rows(before)}, so this is a "
+            f"second write of it and no replay; nothing was written. Give each write a writer_id of its own. If it is the "
+            f"same write, tried again after an error, its rows are there: leave it out, or begin a new run",
+            writer=writer[0], batch=writer[1],
+        )  # fmt: skip
     return Commit(known, duplicate=True)
 
 
 def _rows(counts: Counter[str]) -> str:
     return ", ".join(f"{count:,} rows into {topic!r}" for topic, count in sorted(counts.items())) or "no rows"
+
+
+def _check_owner(owner: object) -> tuple[str, int]:
+    if not isinstance(owner, tuple) or len(owner) != 2:
+        raise InvalidArgument(f"owner is (writer_id, batch_id), not {shown(owner)}")
+    return check_name(owner[0], "writer"), _check_batch_id(owner[1])
+
+
+def _check_id(value: object, what: str) -> None:
+    if value is not None and not (isinstance(value, str) and value.isprintable()):
+        raise InvalidArgument(f"{what}, not {shown(value)}")
 
 
 def _check_batch_id(value: object) -> int:

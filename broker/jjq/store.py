@@ -34,7 +34,7 @@ from jjq.errors import (
 from jjq.facts import Facts
 from jjq.feed import Place, follow
 from jjq.hot import DEFAULT_BYTES, HotStore
-from jjq.interest import glob, subscriptions
+from jjq.interest import check_pattern, glob, subscriptions
 from jjq.log.partition import PartitionLog
 from jjq.log.reader import LogReader
 from jjq.log.sealed import BATCH_BYTES
@@ -43,7 +43,7 @@ from jjq.producer import Producer
 from jjq.pubsub import PubSub, publish
 from jjq.subscriber import Subscriber
 from jjq.topic import Topic
-from jjq.values import shown
+from jjq.values import each_of, shown
 from jjq.wake import Listener
 
 if TYPE_CHECKING:
@@ -188,15 +188,16 @@ class Store:
         self,
         name: str,
         *,
-        partitions: int = 1,
+        partitions: int | None = None,
         schema: pa.Schema | None = None,
         exist_ok: bool = False,
         **settings: Any,
     ) -> Topic:
-        """Makes a topic. `settings` are those of `jjq.config.TopicConfig`, with `retention` and `segment_age` as durations.
+        """Makes a topic, of one partition unless more are asked for. `settings` are those of `jjq.config.TopicConfig`, with
+        `retention` and `segment_age` as durations.
 
-        With `exist_ok` an existing topic is returned as it is. Raises TopicExists, InvalidName, SchemaMismatch,
-        InvalidArgument.
+        With `exist_ok` an existing topic is returned, if it has what is given here: the partitions, the schema (or one
+        that has grown from it), the settings. Raises TopicExists, InvalidName, SchemaMismatch, InvalidArgument.
         """
         self.check_open(write=True)
         return self._topic(topics.create(self, name, partitions, schema, exist_ok, settings))
@@ -227,11 +228,13 @@ class Store:
         For who follows many: one look at the catalog however many there are, and no file stays open.
         """
         self.check_open()
+        if names is not None:
+            names = each_of(names, str, "names is a list of topics' names")
+        wanted = None if names is None else frozenset(names)
         if names is not None and len(names) <= _NAMES_ONE_BY_ONE:
             rows = [row for name in names for row in self.catalog.partitions_by_topic(name)]
         else:
             rows = self.catalog.partitions_by_topic()
-        wanted = None if names is None else frozenset(names)
         found: dict[str, TopicOffsets] = {}
         for name, group in itertools.groupby(rows, key=lambda each: each[0]):
             if (wanted is None or name in wanted) and (matching is None or matching(name)):
@@ -354,12 +357,16 @@ class Store:
         `schema` fixes the topic's columns as they were when the slices were planned.
         """
         self.check_open()
+        slices = each_of(slices, Slice, "give a list of slices, as topic.plan made them")
         if not slices:
             return iter(())
         first = slices[0]
         if any(each.topic_id != first.topic_id for each in slices):
             raise InvalidArgument("the slices belong to several topics; read those of each topic apart")
+        self.catalog.remember(first.topic_id, first.topic)  # it may be gone by now
         topic = self._topic(self._facts_of(first.topic_id).row())
+        if not isinstance(schema, pa.Schema | None):
+            raise InvalidArgument(f"schema must be a pyarrow.Schema, not {type(schema).__name__}")
         user = topic.select(columns) if schema is None else schema
         return self.reader(first.topic_id, first.topic).read(slices, user, topic.check_metadata(metadata), target_bytes)
 
@@ -384,20 +391,24 @@ class Store:
 
     def commit(
         self, staged: Sequence[StagedFile], writer_id: str | None = None, batch_id: int | None = None,
-        query_id: str | None = None, *, rows_may_differ: bool = False,
+        query_id: str | None = None, *, run_id: str | None = None, rows_may_differ: bool = False,
     ) -> Commit:  # fmt: skip
         """Makes staged files visible in one transaction, over all topics and partitions, in the order given.
 
         With `writer_id` and `batch_id` it happens once: a batch that is known returns its first positions, its files are
         discarded, and `duplicate` is true. One with another number of rows, or for other topics, is refused unless
-        `rows_may_differ`. Raises WriterConflict, StagedFileMissing; then nothing changed.
+        `rows_may_differ`. `run_id` names a run that commits each batch once, and repeats only what an earlier one has
+        committed: other files for a batch that it has committed itself are refused, too.
+        Raises WriterConflict, StagedFileMissing; then nothing changed.
         """
         self.check_open(write=True)
-        return staging.commit(self, staged, writer_id, batch_id, query_id, rows_may_differ=rows_may_differ)
+        return staging.commit(
+            self, staged, writer_id, batch_id, query_id, run_id=run_id, rows_may_differ=rows_may_differ
+        )
 
     def discard(self, staged: Sequence[StagedFile]) -> None:
         """Removes staged files that no commit has taken; others are left alone."""
-        for file in staged:
+        for file in each_of(staged, StagedFile, staging.WANTED):
             if self.catalog.segment(file.uuid) is None:
                 for path in self.segment_files(file.topic_id, file.partition, file.uuid):
                     with contextlib.suppress(OSError):
@@ -428,13 +439,14 @@ class Store:
 
     def pubsub_channels(self, pattern: str = "*") -> list[str]:
         """Names that live subscriptions are subscribed to, of those that match."""
-        matches = glob(pattern)
+        matches = glob(check_pattern(pattern))
         return sorted({name for names, _ in subscriptions(self) for name in names if matches.match(name)})
 
     def pubsub_numsub(self, *names: str) -> dict[str, int]:
         """How many live subscriptions each name has."""
         live = subscriptions(self)
-        return {name: sum(name in found for found, _ in live) for name in names}
+        checked = each_of(names, str, "give names of topics")
+        return {name: sum(name in found for found, _ in live) for name in checked}
 
     def pubsub_numpat(self) -> int:
         """How many patterns live subscriptions have, each pattern counted once."""

@@ -7,12 +7,11 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jjq import objects
+from jjq import objects, pushing
 from jjq.catalog.channels import topic_is_paused
 from jjq.catalog.rows import TopicRow
 from jjq.clock import now_us, stamp_us
@@ -21,36 +20,35 @@ from jjq.deferral import Delay, defer_all, delay_us
 from jjq.ephemeral import Bound
 from jjq.errors import InvalidArgument, OffsetOutOfRange, RecordTooLarge, SchemaMismatch
 from jjq.facts import Facts
-from jjq.log.reader import LogReader, output_schema
+from jjq.log.projection import output_schema
+from jjq.log.reader import LogReader
 from jjq.log.requests import Append, MorePartitions
 from jjq.log.sealed import BATCH_BYTES
-from jjq.model import Commit, PartitionOffsets, Position, PositionRange, Positions, Record, SegmentInfo, Slice
+from jjq.model import (
+    PartitionOffsets,
+    Position,
+    PositionRange,
+    Positions,
+    Record,
+    SegmentInfo,
+    Slice,
+)
 from jjq.records import to_records
 from jjq.schema import (
     METADATA_TYPES,
     RAW,
-    SYSTEM_FIELDS,
     check_headers,
-    decoded_size,
-    headers_array,
-    headers_size,
-    longest,
-    null_headers,
-    rows_to_table,
     to_bytes,
-    to_table,
 )
-from jjq.staging import partition_of, prepare, split
+from jjq.staging import partition_of
 from jjq.start import At, Edge, Last, Parsed, parse_for
-from jjq.values import MOST, shown, whole
+from jjq.values import MOST, each_of, shown, whole
 
 if TYPE_CHECKING:
     from jjq.store import Store
 
 Headers = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]] | None
 Timestamp = datetime | int | None
-_MOST_BYTES = (1 << 31) - (1 << 20)  # of a message: Arrow's offsets have 32 bits
-_APPEND_BYTES = 32 << 20  # a larger table is staged and linked: atomic, and it holds no lock while it is written
 _RAW_METADATA = ("_partition", "_offset", "_timestamp", "_key")
 
 
@@ -158,7 +156,7 @@ class Topic:
             and type(value) is bytes
             and len(value) <= self._plain_bytes
         ):
-            # What most single pushes are; it needs none of the checks of `_request`.
+            # What most single pushes are; it needs none of the checks of `pushing.request`.
             row = self._row
             place, among = (0, 1) if partition is None and row.partitions == 1 else self.choose(partition, None)
             try:
@@ -174,7 +172,7 @@ class Topic:
         stamps = None if timestamp is None else [timestamp]
         while True:
             place, among = self.choose(partition, key_bytes)
-            appended = self._append_all({place: self._request([value], [key_bytes], pairs, stamps)}, among)
+            appended = self.append_all({place: pushing.request(self, [value], [key_bytes], pairs, stamps)}, among)
             if appended is not None:
                 return Position(place, appended[0].start, appended[0].timestamp)
 
@@ -184,13 +182,13 @@ class Topic:
     ) -> PositionRange:  # fmt: skip
         """Appends records to the partition that `choose` gave for them; raises MorePartitions when it would give another
         one by now, and then nothing was appended."""
-        request = self._request(values, [None] * len(values) if keys is None else keys, headers, timestamps)
-        appended = self._append_all({place: request}, among)
+        request = pushing.request(self, values, [None] * len(values) if keys is None else keys, headers, timestamps)
+        appended = self.append_all({place: request}, among)
         if appended is None:
             raise MorePartitions
         return appended[0]
 
-    def _append_all(self, requests: Mapping[int, Append], among: int) -> list[PositionRange] | None:
+    def append_all(self, requests: Mapping[int, Append], among: int) -> list[PositionRange] | None:
         """Appends to each partition; None, and nothing done, when there are more of them by now than they were chosen
         among. What has begun goes on as it began: it came before the new ones."""
         ranges: list[PositionRange] = []
@@ -234,68 +232,10 @@ class Topic:
         Channels do not deliver them before `delay` (seconds) is over.
         `atomic=True` makes it one act over all partitions that the keys choose: all of it visible at once, or nothing.
         """
-        if isinstance(values, (str, bytes, bytearray, memoryview, Mapping)):
-            raise InvalidArgument(f"push_many takes a list of values, not {type(values).__name__}; push takes one")
-        try:
-            values = list(values)
-        except TypeError as error:
-            raise InvalidArgument(
-                f"push_many takes a list of values, not {type(values).__name__}; push takes one"
-            ) from error
-        for name, given in (("keys", keys), ("headers", headers), ("timestamps", timestamps)):
-            if given is not None and len(given) != len(values):
-                raise InvalidArgument(f"{len(values)} values and {len(given)} {name}: give one for each, or none")
-        if not values:
-            return Positions([])
-        key_list = None if keys is None else [None if key is None else to_bytes(key, "a key") for key in keys]
-        pairs = None if headers is None else [check_headers(each) for each in headers]
-        if delay is not None:
-            pairs = defer_all(pairs, len(values), now_us() + delay_us(delay))
-        if atomic:
-            self.catch_up()
-        while True:
-            default, among = self.choose(partition, None)
-            if partition is not None or key_list is None or among == 1:
-                groups: Mapping[int, Sequence[int]] = {default: range(len(values))}
-                places = None
-            else:
-                places = [default if key is None else partition_of(key, among) for key in key_list]
-                chosen: dict[int, list[int]] = {}
-                for i, place in enumerate(places):
-                    chosen.setdefault(place, []).append(i)
-                groups = chosen
-            requests: dict[int, Append] = {}
-            for place, rows in groups.items():
-                whole = len(rows) == len(values)
-                requests[place] = self._request(
-                    values if whole else [values[i] for i in rows],
-                    [None] * len(rows) if key_list is None else [key_list[i] for i in rows],
-                    None if pairs is None else [pairs[i] for i in rows],
-                    None if timestamps is None else [timestamps[i] for i in rows],
-                )
-            if atomic and len(requests) > 1:
-                return self._link_requests(requests, places)
-            ranges = self._append_all(requests, among)
-            if ranges is not None:
-                return Positions(ranges, places)
-
-    def _link_requests(self, requests: Mapping[int, Append], places: Sequence[int] | None) -> Positions:
-        with self._store.stage() as stage:
-            for place, request in sorted(requests.items()):
-                batch = request.batch
-                if batch is None:
-                    headers = null_headers(request.rows) if request.headers is None else headers_array(request.headers)
-                    keys, user = (
-                        pa.array(request.keys, pa.binary()),
-                        pa.table({"value": pa.array(request.values, pa.binary())}),
-                    )
-                else:
-                    keys, headers = batch.column(0), batch.column(1)
-                    user = pa.Table.from_arrays(batch.columns[2:], schema=self.schema)
-                stamps = None if request.stamps is None else pa.array(request.stamps, pa.int64())
-                stage.write(self, user, partition=place, keys=keys, headers=headers, timestamps=stamps)
-            result = self._store.commit(stage.finish())
-        return _positions(result, self.name, now_us(), places)
+        return pushing.push_many(
+            self, self._store, values, keys=keys, headers=headers, timestamps=timestamps, partition=partition,
+            atomic=atomic, delay=delay,
+        )  # fmt: skip
 
     def push_table(
         self, data: Any, *, key: str | None = None, partition: int | None = None, timestamp: str | None = None,
@@ -307,39 +247,10 @@ class Topic:
         `key` names the column whose values are the keys and choose the partition; `timestamp` the one with the
         producer's time. With `writer_id` and `batch_id` it happens once, however often it is tried.
         """
-        stamps = None
-        data = to_table(data)  # once, as a reader cannot be read again
-        self.check_size(decoded_size(data), self.config.max_batch_bytes, "the batch")
-        if timestamp is not None:
-            if timestamp not in data.schema.names:
-                raise InvalidArgument(f"timestamp {shown(timestamp)} is no column of the data")
-            stamps = data.column(timestamp)
-        table = self._retry_schema(lambda: prepare(self, data, key=key, timestamps=stamps))
-        self.check_size(table.nbytes, self.config.max_batch_bytes, "the batch")
-        if writer_id is not None or batch_id is not None or table.nbytes > _APPEND_BYTES:
-            self.catch_up()
-            with self._store.stage(default_partition=self.choose(partition, None)[0]) as stage:
-                user = table.select(list(range(len(SYSTEM_FIELDS), table.num_columns)))
-                given = table.column(0) if self.config.timestamps == "producer" else None
-                stage.write(
-                    self, user, partition=partition, keys=table.column(1), headers=table.column(2), timestamps=given
-                )
-                result = self._store.commit(stage.finish(), writer_id=writer_id, batch_id=batch_id)
-            return _positions(result, self.name, now_us(), None)
-        while True:
-            default, among = self.choose(partition, None)
-            by_place: dict[int, list[pa.RecordBatch]] = {}
-            for place, batch in split(self, table, partition, default):
-                by_place.setdefault(place, []).append(batch)
-            requests: dict[int, Append] = {}
-            for place, batches in by_place.items():
-                batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-                given = None if self.config.timestamps == "broker" else batch.column(0).cast(pa.int64()).to_pylist()
-                body = batch.select(list(range(1, batch.num_columns)))
-                requests[place] = Append(self.schema_version, batch=body, stamps=given, size=batch.nbytes)
-            ranges = self._append_all(requests, among)
-            if ranges is not None:
-                return Positions(ranges)
+        return pushing.push_table(
+            self, self._store, data, key=key, partition=partition, timestamp=timestamp, writer_id=writer_id,
+            batch_id=batch_id,
+        )  # fmt: skip
 
     def choose(self, partition: int | None, key: bytes | None) -> tuple[int, int]:
         """The partition for a record, and among how many it was chosen: 0 where the caller has."""
@@ -350,44 +261,6 @@ class Topic:
             return 0, 1
         return next(self._next_partition) % count if key is None else partition_of(key, count), count
 
-    def _request(
-        self, values: Sequence[Any], keys: Sequence[bytes | None], headers: list[Any] | None,
-        timestamps: Sequence[Timestamp] | None,
-    ) -> Append:  # fmt: skip
-        stamps = self.stamps(timestamps, len(values))
-        limit = self.config.max_record_bytes
-        if self.schema is None:
-            # In passes over the whole list: a loop over the records would cost as much as writing them.
-            kinds = set(map(type, values))
-            if not kinds <= {bytes, NoneType}:
-                values = [value if value is None else self.plain(value) for value in values]
-            sizes = [len(value or b"") for value in values] if NoneType in kinds else list(map(len, values))
-            if any(keys):
-                sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
-            if max(sizes) > limit:
-                i = next(i for i, size in enumerate(sizes) if size > limit)
-                self.check_size(sizes[i], limit, "the record" if len(sizes) == 1 else f"record {i}")
-            size = sum(sizes)
-            if headers is not None:
-                long = [headers_size(each or ()) for each in headers]
-                self.check_size(max(long), limit, "the headers of a record")
-                size += sum(long)
-            self.check_size(size, min(self.config.max_batch_bytes, _MOST_BYTES), "the batch")
-            return Append(self.schema_version, keys, values, headers, stamps=stamps, size=size + 400)
-        table = self._retry_schema(lambda: rows_to_table(values, self.schema))
-        self.check_size(table.nbytes, min(self.config.max_batch_bytes, _MOST_BYTES), "the batch")
-        self.check_size(max(map(longest, table.columns)), limit, "a value of the record")
-        batch = pa.RecordBatch.from_arrays(
-            [
-                pa.array(keys, pa.binary()),
-                null_headers(len(values)) if headers is None else headers_array(headers),
-                *(column.combine_chunks() for column in table.columns),
-            ],
-            schema=pa.schema([*SYSTEM_FIELDS[1:], *table.schema]),
-        )
-        self.check_size(batch.nbytes // max(1, len(values)), limit, "the record")
-        return Append(self.schema_version, batch=batch, stamps=stamps, size=batch.nbytes + 400)
-
     def plain(self, value: object) -> bytes:
         if isinstance(value, Mapping):
             raise SchemaMismatch(
@@ -396,7 +269,7 @@ class Topic:
             )
         return to_bytes(value, "a record of a topic without a schema")
 
-    def _retry_schema(self, build: Any) -> Any:
+    def retry_schema(self, build: Any) -> Any:
         """A column this handle does not know may have been added by somebody else a moment ago."""
         try:
             return build()
@@ -502,7 +375,9 @@ class Topic:
         self.catch_up()
         user = self.select(columns)
         added = self.check_metadata(_RAW_METADATA if metadata is None and self.schema is None else metadata or ())
-        chosen = range(self.partitions) if partitions is None else [self.check_partition(p) for p in partitions]
+        chosen: Sequence[int] = range(self.partitions)
+        if partitions is not None:
+            chosen = [self.check_partition(p) for p in each_of(partitions, int, "partitions is a list of numbers")]
         first, last = self.resolve(start, partitions=chosen), self.resolve(end, end=True, partitions=chosen)
         return user, added, [each for p in chosen for each in self.plan(p, first[p], max(first[p], last[p]))]
 
@@ -515,8 +390,7 @@ class Topic:
         schema = RAW if self.schema is None else self.schema
         if columns is None:
             return schema
-        if isinstance(columns, str):
-            raise InvalidArgument("columns is a list of names, not one str")
+        columns = each_of(columns, str, "columns is a list of names")
         unknown = [name for name in columns if name not in schema.names]
         if unknown:
             raise InvalidArgument(
@@ -528,8 +402,7 @@ class Topic:
 
     @staticmethod
     def check_metadata(names: Sequence[str]) -> tuple[str, ...]:
-        if isinstance(names, str):
-            raise InvalidArgument("metadata is a list of names, not one str")
+        names = each_of(names, str, "metadata is a list of names")
         unknown = [name for name in names if name not in tuple(METADATA_TYPES)]
         if unknown or len(set(names)) != len(names):
             raise InvalidArgument(
@@ -584,7 +457,7 @@ class Topic:
     @property
     def paused(self) -> bool:
         """Whether the topic's channels deliver nothing."""
-        return topic_is_paused(self._store.catalog.driver, self.id)
+        return topic_is_paused(self._store.catalog.driver, self.id, self.name)
 
     def pause(self) -> None:
         """Nothing is delivered by any of the topic's channels until `unpause`, whatever restarts. Pushing goes on."""
@@ -592,8 +465,3 @@ class Topic:
 
     def unpause(self) -> None:
         self._store.pause_topic(self, False)
-
-
-def _positions(result: Commit, topic: str, now: int, places: Sequence[int] | None) -> Positions:
-    spans = result.positions.get(topic, {})
-    return Positions([PositionRange(p, start, end, now) for p, (start, end) in sorted(spans.items())], places)

@@ -14,8 +14,8 @@ import pyarrow as pa
 from jjq import channels, ephemeral, files, subscribers, topicfile
 from jjq.catalog.rows import TopicRow
 from jjq.clock import now_us
-from jjq.config import GRACE_US, TopicConfig, check_partitions
-from jjq.errors import InvalidArgument, TopicExists, TopicNotFound
+from jjq.config import GRACE_US, TopicConfig, check_partitions, normalise, written
+from jjq.errors import InvalidArgument, SchemaMismatch, TopicExists, TopicNotFound
 from jjq.log.format import NO_TS
 from jjq.log.partition import PartitionLog
 from jjq.model import EPHEMERAL, check_name
@@ -27,14 +27,19 @@ if TYPE_CHECKING:
 
 
 def create(
-    store: Store, name: str, partitions: int, schema: pa.Schema | None, exist_ok: bool, settings: Mapping[str, Any]
+    store: Store,
+    name: str,
+    partitions: int | None,
+    schema: pa.Schema | None,
+    exist_ok: bool,
+    settings: Mapping[str, Any],
 ) -> TopicRow:
     """See `Store.create_topic`."""
     check_name(name, "topic")
     if name.endswith(EPHEMERAL):
         settings = {"ephemeral": True, **settings}
     config = ephemeral.settle(TopicConfig().changed(settings), store.boot_id)
-    count = check_partitions(partitions)
+    count = check_partitions(1 if partitions is None else partitions)
     checked = None if schema is None else check_schema(schema)
     known = store.catalog.topic(name)
     if known is None:
@@ -45,7 +50,39 @@ def create(
         known = store.topic(name).row  # somebody else was faster
     if not exist_ok:
         raise TopicExists(f"there is a topic {name!r} already; pass exist_ok=True to use it as it is")
+    _check_same(known, partitions, checked, {each: getattr(config, each) for each in normalise(settings)})
     return known
+
+
+_INSTEAD = "leave it out to use the topic as it is"
+
+
+def _check_same(
+    topic: TopicRow, partitions: int | None, schema: pa.Schema | None, settings: Mapping[str, Any]
+) -> None:  # fmt: skip
+    """Whether a topic is what it was asked to be. Its schema may have grown since: then it begins with the one given."""
+    if partitions is not None and partitions != topic.partitions:
+        more = ", or add some with alter_topic" if partitions > topic.partitions else ""
+        raise InvalidArgument(
+            f"partitions: {partitions} were asked for, and topic {topic.name!r} has {topic.partitions}; {_INSTEAD}{more}"
+        )
+    if schema is not None and (topic.schema is None or list(topic.schema)[: len(schema)] != list(schema)):
+        theirs = "none" if topic.schema is None else _columns(topic.schema)
+        raise SchemaMismatch(
+            f"schema: {_columns(schema)} was asked for, and topic {topic.name!r} has {theirs}; {_INSTEAD}. "
+            f"Columns are added with alter_topic(add_columns=...)"
+        )
+    config = TopicConfig.from_dict(topic.config)
+    for name, wanted in settings.items():
+        if getattr(config, name) != wanted:
+            raise InvalidArgument(
+                f"{name.removesuffix('_us')}: {written(name, wanted)} was asked for, and topic {topic.name!r} has "
+                f"{written(name, getattr(config, name))}; {_INSTEAD}, or change it with alter_topic"
+            )
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 def at_first_use(store: Store, name: str, *, ephemeral: bool = False) -> Topic:
@@ -55,7 +92,9 @@ def at_first_use(store: Store, name: str, *, ephemeral: bool = False) -> Topic:
     except TopicNotFound:
         if not store.create_topics or store.read_only:
             raise
-    return store.create_topic(name, exist_ok=True, **({"ephemeral": True} if ephemeral else {}))
+    with contextlib.suppress(TopicExists):  # somebody else was faster
+        return store.create_topic(name, **({"ephemeral": True} if ephemeral else {}))
+    return store.topic(name)
 
 
 def _make(store: Store, row: TopicRow) -> bool:

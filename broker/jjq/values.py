@@ -1,9 +1,11 @@
-"""Numbers that callers give: checked in one way, and said in messages however long they are."""
+"""What callers give: numbers are checked in one way, and said in one way however long they are; JSON means one thing."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
 from jjq.errors import InvalidArgument
 
@@ -12,6 +14,8 @@ _EVER_S = 1e9  # thirty years of waiting are for ever
 _SHOWN = 200
 _SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+T = TypeVar("T")
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def shown(value: object) -> str:
@@ -23,6 +27,20 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text):,} characters)"
 
 
+def counted(number: int, what: str) -> str:
+    """`1 record`, `1,234 records`"""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def sized(count: float) -> str:
+    """`1.5 MiB`"""
+    unit = 0
+    while abs(count) >= 1024 and unit < len(_UNITS) - 1:
+        count /= 1024
+        unit += 1
+    return f"{count:.0f} B" if unit == 0 else f"{count:.1f} {_UNITS[unit]}"
+
+
 def whole(value: object, what: str, low: int = 0, high: int = MOST) -> int:
     """A whole number from `low` to `high`; raises InvalidArgument."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
@@ -30,6 +48,27 @@ def whole(value: object, what: str, low: int = 0, high: int = MOST) -> int:
         most = f"{what} can be at most {MOST}" if isinstance(value, int) and value > high == MOST else None
         raise InvalidArgument(most or f"{what} must be a whole number from {low}{upper}, not {shown(value)}")
     return value
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, for `object_pairs_hook`; raises ValueError where a name stands there twice."""
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the name {shown(twice)} stands there twice")
+    return value
+
+
+def each_of(given: object, kind: type[T], what: str) -> list[T]:
+    """A list of values of one kind, in any form but one text; raises InvalidArgument that begins with `what`."""
+    if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
+        raise InvalidArgument(f"{what}, not one {type(given).__name__}")
+    found = list(given)
+    for each in found:
+        if not isinstance(each, kind):
+            raise InvalidArgument(f"{what}, and among these is {shown(each)}, a {type(each).__name__}")
+    return found
 
 
 def timeout_s(timeout: object) -> float | None:

@@ -46,8 +46,10 @@ _BYTES = (StringType, BinaryType)
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 
 
-def destination(options: SinkOptions, schema: StructType) -> Destination:
+def destination(options: SinkOptions, schema: StructType, *, streaming: bool) -> Destination:
     """Where rows of `schema` go, checked before any task runs; makes the topic if it is missing and may be made.
+
+    A stream may ask for fewer partitions than there are: it asks with each micro-batch, and some may have been added since.
 
     Raises InvalidArgument or SchemaMismatch where the columns do not fit, TopicNotFound where the topic is missing.
     """
@@ -71,6 +73,7 @@ def destination(options: SinkOptions, schema: StructType) -> Destination:
     topic = find_topic(store, options.topic)
     if topic is None:
         topic = _make(store, options, schema)
+    _check_partitions(topic, options.partitions, streaming or options.batch_id is not None)
     if topic.schema is None:
         if options.merge_schema:
             raise InvalidArgument(f"mergeSchema is for topics with a schema, and {topic.name!r} has none; remove it")
@@ -94,7 +97,16 @@ def _make(store: Store, options: SinkOptions, schema: StructType) -> Topic:
                 "(a read with the option metadata adds such columns)"
             )
         arrow = plain(to_arrow_schema(schema, timezone="UTC"))
-    return store.create_topic(options.topic, partitions=options.partitions or 1, schema=arrow, exist_ok=True)
+    return store.create_topic(options.topic, partitions=options.partitions, schema=arrow, exist_ok=True)
+
+
+def _check_partitions(topic: Topic, wanted: int | None, streaming: bool) -> None:
+    if wanted is None or wanted == topic.partitions or (streaming and wanted < topic.partitions):
+        return
+    more = ", or add some with alter_topic" if wanted > topic.partitions else ""
+    raise InvalidArgument(
+        f"partitions is {wanted}, and topic {topic.name!r} has {topic.partitions}; remove the option to write to it as it is{more}"
+    )
 
 
 def looks_like_kafka(schema: StructType) -> bool:
@@ -270,7 +282,7 @@ class KafkaRows(Destination):
         if topic is None:
             if not self.options.create_topic:
                 raise TopicNotFound(f"topic {name!r}, named by a row, does not exist, and createTopic is false")
-            topic = store.create_topic(name, partitions=self.options.partitions or 1, exist_ok=True)
+            topic = store.create_topic(name, partitions=self.options.partitions, exist_ok=True)
         if topic.schema is not None:
             raise SchemaMismatch(
                 f"topic {name!r}, named by a row, has a schema, and rows with a topic column are values without one; "

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jjq.errors import InvalidArgument
@@ -66,7 +66,7 @@ SINK_OPTIONS = (
     Option("token", "-", "what a broker with tokens asks for"),
     Option("topic", "-", "the topic to write; beats a topic column"),
     Option("createTopic", "true", "make a missing topic, with the DataFrame's schema"),
-    Option("partitions", "1", "how many partitions a topic made by this write has"),
+    Option("partitions", "1", "how many partitions a topic made by this write has, and one that is there must have"),
     Option("mergeSchema", "false", "add columns to a topic with a schema that the DataFrame has and the topic lacks"),
     Option("keyColumn", "-", "for topics with a schema: the column that is the key and chooses the partition"),
     Option("writerId", "-", "the name under which batches are counted once, across checkpoints"),
@@ -94,7 +94,8 @@ class BrokerUrl(str):  # noqa: SLOT000 - of a str no slot can be had beside its 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What a read was asked for. `starting` and `ending` are None where the default of the mode applies."""
+    """What a read was asked for. `starting` and `ending` are None where the default of the mode applies. `ignored` are the
+    names of options that only Kafka needs."""
 
     path: str
     choice: Choice
@@ -113,6 +114,7 @@ class SourceOptions:
     include_headers: bool = False
     subscriber: str | None = None
     push_down_predicate: bool = False
+    ignored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,11 +129,12 @@ class SinkOptions:
     key_column: str | None = None
     writer_id: str | None = None
     batch_id: int | None = None
+    ignored: tuple[str, ...] = ()
 
 
 def parse_source(options: Mapping[str, str]) -> SourceOptions:
     """Raises InvalidArgument with what to write instead."""
-    given = _known(options, SOURCE_OPTIONS, SINK_OPTIONS, "read")
+    given, ignored = _known(options, SOURCE_OPTIONS, SINK_OPTIONS, "read")
     choice = parse_choice(given)
     most, least = _positive(given, "maxOffsetsPerTrigger"), _positive(given, "minOffsetsPerTrigger")
     if most is not None and least is not None and least > most:
@@ -157,12 +160,13 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
         include_headers=_bool(given, "includeHeaders", False),
         push_down_predicate=_bool(given, "pushDownPredicate", False),
         subscriber=check_name(given["subscriber"], "subscriber") if "subscriber" in given else None,
+        ignored=ignored,
     )
 
 
 def parse_sink(options: Mapping[str, str]) -> SinkOptions:
     """Raises InvalidArgument with what to write instead."""
-    given = _known(options, SINK_OPTIONS, SOURCE_OPTIONS, "write")
+    given, ignored = _known(options, SINK_OPTIONS, SOURCE_OPTIONS, "write")
     batch_text = given.get("batchid")
     batch_id = None if batch_text is None else number(batch_text)
     if batch_text is not None and batch_id is None:
@@ -178,13 +182,14 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
         key_column=given.get("keycolumn"),
         writer_id=given.get("writerid"),
         batch_id=batch_id,
+        ignored=ignored,
     )
 
 
 def _known(
     options: Mapping[str, str], mine: tuple[Option, ...], others: tuple[Option, ...], deed: str
-) -> dict[str, str]:
-    """The options that mean something here, by lower-cased name; what only Kafka needs is dropped with one warning."""
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The options that mean something here, by lower-cased name, and the names of those that only Kafka needs."""
     known = {each.name.lower() for each in mine}
     elsewhere = {each.name.lower(): each.name for each in others}
     given: dict[str, str] = {}
@@ -201,16 +206,15 @@ def _known(
         elif lowered not in _SPARKS_OWN:
             names = tuple(each.name for each in mine)
             raise InvalidArgument(f'there is no option {name!r} to {deed} with format("jjq"); {nearest(name, names)}')
-    _warn_once(ignored)
-    return given
+    return given, tuple(sorted(ignored))
 
 
 _warned: set[str] = set()
 
 
-def _warn_once(ignored: list[str]) -> None:
-    # A micro-batch constructs its writer anew in the same worker process: once there is enough.
-    text = ", ".join(sorted(ignored))
+def tell_ignored(ignored: Sequence[str]) -> None:
+    """One warning in a process. Spark parses the options in several, so this is called where it comes by once."""
+    text = ", ".join(ignored)
     if ignored and text not in _warned:
         _warned.add(text)
         log.warning("ignored, since there are no Kafka clients here: %s", text)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jjq.errors import InvalidArgument
-from jjq.values import shown
+from jjq.values import shown, unique
 
 LONG_MAX = 2**63 - 1  # Spark keeps offsets and limits as JVM longs
 _SHOWN = 200
@@ -47,7 +47,7 @@ def names_in(given: Mapping[str, str], option: str) -> tuple[str, ...] | None:
 
 def json_object(text: str, option: str, wanted: str) -> dict[str, Any]:
     try:
-        value = json.loads(text, object_pairs_hook=_no_repeats, parse_int=_whole)
+        value = json.loads(text, object_pairs_hook=unique, parse_int=_whole)
     except RecursionError:
         raise InvalidArgument(f"{option} is {wanted}, not {shown(text)} (it is nested too deeply)") from None
     except ValueError as error:
@@ -67,10 +67,3 @@ def _whole(digits: str) -> int:
     if len(digits) > _SHOWN:
         raise ValueError(f"a number has {len(digits):,} digits")
     return int(digits)
-
-
-def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        raise ValueError("a name stands there twice")
-    return value

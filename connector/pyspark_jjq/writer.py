@@ -8,6 +8,7 @@ dies before, in or after the commit, and a micro-batch that Spark replays leave 
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from jjq.errors import InvalidArgument, JjqError
 from jjq.model import check_name
 from pyspark_jjq.columns import Destination, destination
-from pyspark_jjq.options import SinkOptions
+from pyspark_jjq.options import SinkOptions, tell_ignored
 from pyspark_jjq.stores import open_store, patiently
 from pyspark_jjq.telling import telling
 
@@ -30,17 +31,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("jjq.spark")
 
-# What Spark's micro-batch execution sets for its tasks.
+# What Spark's micro-batch execution sets for its tasks. The group of its jobs is the id of the run.
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
+RUN_ID = "spark.jobGroup.id"
 
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What a task tells the driver: its files, in order, and the query it belongs to (None in most batch writes)."""
+    """What a task tells the driver: its files, in order, and the query and the run of it that it belongs to (None in most
+    batch writes)."""
 
     files: tuple[StagedFile, ...]
     query_id: str | None
+    run_id: str | None = None
 
 
 def stage(target: Destination, batches: Iterator[pa.RecordBatch], streaming: bool) -> Staged:
@@ -63,7 +67,15 @@ def stage(target: Destination, batches: Iterator[pa.RecordBatch], streaming: boo
             if batch.num_rows:
                 target.write(store, staging, batch)
         files = tuple(staging.finish())
-    return Staged(files, query_id)
+    return Staged(files, query_id, None if query_id is None else _run_of(context.getLocalProperty(RUN_ID)))
+
+
+def _run_of(group: str | None) -> str | None:
+    """The id of the run, None where the job has given its jobs a group of its own, which may be the same in each run."""
+    try:
+        return None if group is None else str(uuid.UUID(group))
+    except ValueError:
+        return None
 
 
 def writer_of(options: SinkOptions, query_id: str | None) -> str | None:
@@ -78,9 +90,9 @@ def files_of(messages: Sequence[WriterCommitMessage | None]) -> list[StagedFile]
     return [file for message in messages if isinstance(message, Staged) for file in message.files]
 
 
-def query_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
-    """The query that a write belongs to, as its tasks say; None where it is of none."""
-    return next((m.query_id for m in messages if isinstance(m, Staged) and m.query_id), None)
+def query_of(messages: Sequence[WriterCommitMessage | None]) -> tuple[str | None, str | None]:
+    """The query that a write belongs to, and its run, as the tasks say; None where it is of none."""
+    return next(((m.query_id, m.run_id) for m in messages if isinstance(m, Staged) and m.query_id), (None, None))
 
 
 def discard(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -113,7 +125,7 @@ class BatchWriter(DataSourceArrowWriter):
         self.options = options
         if options.writer_id is not None:
             check_name(options.writer_id, "writer")
-        self.target = destination(options, schema)
+        self.target = destination(options, schema, streaming=False)
 
     @telling()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
@@ -126,8 +138,9 @@ class BatchWriter(DataSourceArrowWriter):
         if writer is None:
             store.commit(files)
             return
-        query = query_of(messages)
-        _tell(patiently(lambda: store.commit(files, writer_id=writer, batch_id=batch, query_id=query)), writer, batch)
+        query, run = query_of(messages)
+        done = patiently(lambda: store.commit(files, writer_id=writer, batch_id=batch, query_id=query, run_id=run))
+        _tell(done, writer, batch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         discard(self.options, messages)
@@ -147,7 +160,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.options = options
         if options.writer_id is not None:
             check_name(options.writer_id, "writer")
-        self.target = destination(options, schema)
+        self.target = destination(options, schema, streaming=True)
 
     @telling()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
@@ -155,8 +168,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     @telling()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        tell_ignored(self.options.ignored)  # by the one process of a query that makes many a writer
         # The committing process is not told the query, so the tasks say it; there is always at least one task.
-        query_id = query_of(messages)
+        query_id, _ = query_of(messages)
         if query_id is None:
             raise InvalidArgument(
                 "Spark did not say which query this micro-batch belongs to, so it cannot be counted once; "

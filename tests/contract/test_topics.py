@@ -3,6 +3,8 @@
 import dataclasses
 import datetime as dt
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import duckdb
 import pandas as pd
@@ -79,8 +81,85 @@ def test_a_name_can_be_taken_once(store: jjq.Store) -> None:
     first = store.create_topic("t")
     with pytest.raises(jjq.TopicExists):
         store.create_topic("t")
-    assert store.create_topic("t", partitions=5, exist_ok=True).id == first.id
+    assert store.create_topic("t", exist_ok=True).id == first.id
     assert store.topic("t").partitions == 1
+
+
+def test_a_topic_that_exists_is_used_if_it_is_as_asked_for(store: jjq.Store) -> None:
+    schema = pa.schema([("carrier", pa.string()), ("delay", pa.int32())])
+    first = store.create_topic("t", partitions=2, schema=schema, retention="7 days", sync="none")
+    for given in (
+        {}, {"partitions": 2}, {"schema": schema}, {"retention": 7 * 86_400}, {"sync": "none"}, {"segment_rows": None},
+        {"schema": pa.schema([("carrier", pa.large_string()), ("delay", pa.int32())])},
+    ):  # fmt: skip
+        assert store.create_topic("t", exist_ok=True, **given).id == first.id  # type: ignore[arg-type]
+    store.create_topic("e#ephemeral")
+    assert store.create_topic("e#ephemeral", max_records=10_000, exist_ok=True).config.ephemeral
+    store.alter_topic("t", add_columns=pa.schema([("gate", pa.string())]))
+    assert store.create_topic("t", schema=schema, exist_ok=True).schema.names == ["carrier", "delay", "gate"]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        ({"partitions": 1}, jjq.InvalidArgument, r"partitions: 1 were asked for, and topic 't' has 2; leave it out"),
+        ({"partitions": 4}, jjq.InvalidArgument, r"4 were asked .* has 2; .*, or add some with alter_topic"),
+        (
+            {"sync": "always"},
+            jjq.InvalidArgument,
+            r"sync: 'always' was asked for, and topic 't' has 'none'; .*alter_topic",
+        ),
+        (
+            {"retention": "1 day"},
+            jjq.InvalidArgument,
+            r"retention: 1 day, 0:00:00 was .* topic 't' has 7 days, 0:00:00",
+        ),
+        ({"retention": None}, jjq.InvalidArgument, r"retention: none was asked for"),
+        (
+            {"schema": pa.schema([("n", pa.int64())])},
+            jjq.SchemaMismatch,
+            r"n int64 was asked .* 't' has n int32, s string",
+        ),
+        ({"schema": pa.schema([("s", pa.string())])}, jjq.SchemaMismatch, r"s string was asked for"),
+        (
+            {"schema": pa.schema([("n", pa.int32()), ("s", pa.string()), ("more", pa.int8())])},
+            jjq.SchemaMismatch,
+            r"Columns are added with alter_topic\(add_columns=",
+        ),
+    ],
+)
+def test_a_topic_that_is_not_as_asked_for_is_not_given_for_it(
+    store: jjq.Store, given: dict[str, Any], error: type[jjq.JjqError], says: str
+) -> None:
+    schema = pa.schema([("n", pa.int32()), ("s", pa.string())])
+    made = store.create_topic("t", partitions=2, schema=schema, retention="7 days", sync="none")
+    with pytest.raises(error, match=says):
+        store.create_topic("t", exist_ok=True, **given)
+    assert store.topic("t").row == made.row
+    plain = store.create_topic("plain")
+    with pytest.raises(jjq.SchemaMismatch, match="topic 'plain' has none"):
+        store.create_topic(plain.name, schema=schema, exist_ok=True)
+
+
+def test_whoever_meets_the_end_of_a_topic_is_told_its_name(store: jjq.Store, directory: Path) -> None:
+    topic = store.create_topic("flights")
+    topic.push(b"a")
+    subscriber = store.create_subscriber("flights", "s")
+    channel = store.channel("flights", "c", create=True)
+    slices = topic.plan(0, 0, 1)
+    store.delete_topic("flights")
+    uses: list[Callable[[], Any]] = [
+        lambda: topic.push(b"b"), lambda: topic.push(b"b", key=b"k"), lambda: topic.push_many([b"b"]),
+        lambda: topic.push_table(pa.table({"value": [b"b"]})), topic.offsets, topic.describe, topic.read, topic.segments,
+        lambda: topic.push_table(pa.table({"value": [b"b"]}), writer_id="w", batch_id=1), topic.refresh, topic.empty,
+        topic.pause, lambda: topic.paused, subscriber.pop, subscriber.poll, channel.receive, channel.counts,
+        lambda: list(store.read_slices(slices)), lambda: topic.plan(0, 0, 1), lambda: topic.offset_for_timestamp(0),
+    ]  # fmt: skip
+    for use in uses:
+        with pytest.raises(jjq.TopicDeleted, match="topic 'flights' was deleted"):
+            use()
+    with jjq.open(directory) as other, pytest.raises(jjq.TopicDeleted, match="topic 'flights' was deleted"):
+        list(other.read_slices(slices))
 
 
 def test_a_topic_made_again_is_another_topic(store: jjq.Store) -> None:

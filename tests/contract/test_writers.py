@@ -126,3 +126,74 @@ def test_a_staged_file_that_is_gone_or_changed_commits_nothing(store: jjq.Store,
     path.write_bytes(whole)
     store.commit([file])
     assert topic.offsets()[0].end == 10
+
+
+def staged(store: jjq.Store, *values: bytes) -> list[jjq.StagedFile]:
+    with store.stage() as stage:
+        stage.write("t", pa.table({"value": values}))
+        return stage.finish()
+
+
+def test_a_batch_twice_in_one_run_is_refused_and_in_the_next_run_counted_once(
+    store: jjq.Store, directory: Path
+) -> None:  # fmt: skip
+    topic = store.create_topic("t")
+    store.commit(staged(store, b"a"), "w", 1, "query", run_id="one")
+    with pytest.raises(
+        jjq.WriterConflict, match="batch 1 of writer 'w' was committed before by the same run, with 1 rows"
+    ):
+        store.commit(staged(store, b"b"), "w", 1, "query", run_id="one")
+    # A restart brings the first write again, and after it the second one, which is no more right than it was.
+    assert store.commit(staged(store, b"a"), "w", 1, "query", run_id="two").duplicate
+    with pytest.raises(jjq.WriterConflict, match="by the same run"):
+        store.commit(staged(store, b"b"), "w", 1, "query", run_id="two")
+    assert store.commit(staged(store, b"a"), "w", 1, "query", run_id="three").duplicate
+    assert values(topic) == [b"a"]
+    store.commit(staged(store, b"c"), "w", 2, "query", run_id="three")
+    assert values(topic) == [b"a", b"c"]
+    assert not [
+        path
+        for path in (directory / "topics" / topic.id / "0").iterdir()
+        if path.suffix == ".json" and b"staged" in path.read_bytes()
+    ]
+
+
+def test_the_same_files_and_batches_without_rows_may_come_again_in_a_run(store: jjq.Store) -> None:
+    topic = store.create_topic("t")
+    files = staged(store, b"a")
+    assert not store.commit(files, "w", 1, "query", run_id="one").duplicate
+    assert store.commit(files, "w", 1, "query", run_id="one").duplicate  # its answer was lost on the way
+    assert not store.commit([], "w", 2, "query", run_id="one").duplicate
+    assert store.commit([], "w", 2, "query", run_id="one").duplicate
+    assert values(topic) == [b"a"]
+
+
+def test_without_a_run_a_batch_may_be_tried_as_often_as_one_likes(store: jjq.Store) -> None:
+    topic = store.create_topic("t")
+    assert [store.commit(staged(store, b"a"), "w", 1).duplicate for _ in range(3)] == [False, True, True]
+    assert store.commit(staged(store, b"a"), "w", 1, run_id="one").duplicate
+    assert store.commit(staged(store, b"a"), "w", 1).duplicate
+    assert values(topic) == [b"a"]
+
+
+def test_a_batch_that_was_pushed_before_has_the_first_ones_time_as_long_as_its_records_are_there(
+    store: jjq.Store,
+) -> None:
+    topic = store.create_topic("t", partitions=2)
+    table = pa.table({"value": [b"a", b"b", b"c"], "key": [b"1", b"2", b"2"]})
+    first = topic.push_table(table, writer_id="w", batch_id=1)
+    stamps = topic.read(metadata=["_partition", "_timestamp"]).read_all()
+    found = dict(zip(stamps["_partition"].to_pylist(), stamps["_timestamp"].cast(pa.int64()).to_pylist(), strict=True))
+    assert {each.partition: each.timestamp for each in first.ranges} == found
+    assert topic.push_table(table, writer_id="w", batch_id=1).ranges == first.ranges
+    topic.empty()
+    again = topic.push_table(table, writer_id="w", batch_id=1)
+    assert [(each.start, each.end) for each in again.ranges] == [(each.start, each.end) for each in first.ranges]
+    assert [each.timestamp for each in again.ranges] == [None] * len(first.ranges)
+
+
+def test_times_that_a_producer_gives_are_those_of_the_first_record(store: jjq.Store) -> None:
+    topic = store.create_topic("t", timestamps="producer")
+    table = pa.table({"value": [b"a", b"b"], "timestamp": pa.array([7, 5])})
+    ranges = [topic.push_table(table, writer_id="w", batch_id=1).ranges for _ in range(2)]
+    assert [each.timestamp for (each,) in ranges] == [7, 7]

@@ -48,7 +48,6 @@ def swap(path: Path, instead: str) -> None:
     INSTEAD[instead](path)
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("instead", INSTEAD)
 @pytest.mark.parametrize(("suffix", "partition", "lost"), [(".arrows", 0, 10), (".index", 0, 0), (".index", 1, 0)])
 def test_what_is_no_file_is_said_at_once_and_repaired_like_a_damaged_one(
@@ -71,7 +70,6 @@ def test_what_is_no_file_is_said_at_once_and_repaired_like_a_damaged_one(
         assert store.topic("t").push(b"on", partition=partition).offset == (10, 2)[partition]
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("instead", ["directory", "pipe", "link to nothing", "link to itself"])
 @pytest.mark.parametrize(
     "name", ["catalog.db", "catalog.lock", "store.lock", "jjq.json", "topics/*/topic.json", "topics/*/0/lock"]

@@ -78,11 +78,12 @@ def test_the_kinds_of_tokens_are_all_there(world: World) -> None:
 
 # --- Flight ----------------------------------------------------------------------------------------------------------
 
+_ONE = pa.table({"value": [b"x"]})
 ByFlight = Callable[[Any, str], Any]  # of a remote store, and the name of a topic of its own
 BY_FLIGHT: dict[str, tuple[str, str, ByFlight]] = {
     "topic.describe": ("any", "topic", lambda r, t: r.topic(t).describe()),
     "topic.describe, offsets": ("any", "topic", lambda r, t: r.topic(t).offsets()),
-    "topic.create": ("admin", "topic", lambda r, t: r.create_topic(f"{t}-new")),
+    "topic.create": ("admin", "topic", lambda r, t: r.create_topic(f"{t}-new", partitions=2)),
     "topic.alter": ("admin", "topic", lambda r, t: r.alter_topic(t, retention_bytes=1 << 30)),
     "topic.delete": ("admin", "topic", lambda r, t: r.delete_topic(t)),
     "topic.empty": ("admin", "topic", lambda r, t: r.topic(t).empty()),
@@ -91,6 +92,8 @@ BY_FLIGHT: dict[str, tuple[str, str, ByFlight]] = {
     "push": ("write", "topic", lambda r, t: r.topic(t).push(b"x")),
     "push, many": ("write", "topic", lambda r, t: r.topic(t).push_many([b"x", b"y"])),
     "push, table": ("write", "topic", lambda r, t: r.topic(t).push_table(pa.table({"value": [b"x"]}))),
+    "push, first use": ("write", "topic", lambda r, t: r.create_topic(f"{t}-used")),
+    "push, exactly once": ("write", "topic", lambda r, t: r.topic(t).push_table(_ONE, writer_id=t[:99], batch_id=0)),
     "push, producer": ("write", "topic", lambda r, t: _by_producer(r, t)),
     "push, publish": ("write", "topic", lambda r, t: r.publish(t, b"x")),
     "commit": ("write", "topic", lambda r, t: _by_commit(r, t)),

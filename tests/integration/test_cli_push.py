@@ -180,7 +180,8 @@ REFUSED_JSON = [
     ('{"d": 1.5}\n{"d": 9007199254740993}', "line 2: column 'd' takes double: 9007199254740993 would be rounded"),
     ('{"f": 16777217}', "16777217 would be rounded"), ('{"f": 1e300}', "too large"), ('{"d": 1e400}', "too large"),
     ('{"d": true}', "no numbers"), ('{"day": "2013-01-01T10:00:00"}', "line 1: column 'day'"), ('{"day": 5}', "5 is no date"),
-    ('{"at": "2013-01-01T10:00:00"}', "zone"), ('{"at": "2013-01-01"}', "zone"), ('{"at": 1.5}', "no whole number"),
+    ('{"r": {"a": 1, "a": 1}}', "line 1: the name 'a' stands there twice"),
+    ('{"at": "2013-01-01T10:00:00"}', "expected a zone offset; write the zone, as in 2013-01-01T10:00:00Z"), ('{"at": "2013-01-01"}', "zone"), ('{"at": 1.5}', "no whole number"),
     ('{"wall": "2013-01-01T10:00:00+02:00"}', "zone"), ('{"de": 1.23}\n{"de": 1.234}', "line 2: column 'de'"),
     ('{"de": 12345.67}', "line 1: column 'de' takes decimal128(5, 2)"), ('{"de": "12345.67"}', "line 1: column 'de'"),
 ]  # fmt: skip
@@ -349,6 +350,12 @@ RAW_CASES: dict[str, tuple[list[str], bytes, int, str]] = {
     "a key of lines": (["raw", "--key", "k"], b"x\n", 2, "lines have no columns"),
     "not JSON": (["raw", "--format", "json"], b'{"a": 1}\n\n{"a": \n', 1, "standard input, line 3 is not JSON"),
     "JSON that is not UTF-8": (["raw", "--format", "json"], b'"\xff"\n', 1, "line 1 is not JSON"),
+    "JSON with a name twice": (
+        ["raw", "--format", "json"],
+        b'{"a": 1}\n{"a": 1, "a": 2}\n',
+        1,
+        "line 2: the name 'a' stands",
+    ),
     "a key that is missing": (
         ["raw", "--format", "json", "--key", "k"],
         b'{"k":1}\n{}\n',
@@ -369,6 +376,12 @@ COLUMN_CASES: dict[str, tuple[list[str], bytes, int, str]] = {
     "lines": (["cols"], b"x\n", 2, "use --format json, csv or parquet"),
     "JSON that is no object": (["cols", "--format", "json"], b"[1]\n", 1, "line 1 is no object of the topic's columns"),
     "an unknown field": (["cols", "--format", "json"], b'{"i": 1, "jj": 2}\n', 1, "no column 'jj'"),
+    "a field twice": (
+        ["cols", "--format", "json"],
+        b'{"i": 1}\n{"i": null, "i": 2}\n',
+        1,
+        "line 2: the name 'i' stands there twice",
+    ),
     "a field of another type": (["cols", "--format", "json"], b'{"i": 1}\n{"i": "x"}\n', 1, "line 2: column 'i'"),
     "a number that does not fit": (["cols", "--format", "json"], b'{"i": 3000000000}\n', 1, "line 1: column 'i'"),
     "a date that is none": (["cols", "--format", "json"], b'{"day": "someday"}\n', 1, "column 'day'"),

@@ -235,7 +235,7 @@ def test_columns_come_from_a_file_and_can_be_overruled(cli: Cli) -> None:
 def test_a_topic_is_made_once_unless_that_is_fine(cli: Cli) -> None:
     cli.run("topic", "create", "t")
     assert "--exist-ok" in cli.error("topic", "create", "t")
-    assert "is there already: 1 partition" in cli.text("topic", "create", "t", "--partitions", "5", "--exist-ok")
+    assert "is there already: 1 partition" in cli.text("topic", "create", "t", "--partitions", "1", "--exist-ok")
 
 
 def test_what_destroys_asks_first(cli: Cli) -> None:

@@ -2,17 +2,30 @@
 
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 CHECKPOINT_FILES = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"  # see conf/
 )
+# A JVM that lives for minutes does not earn back what its second compiler and a collector with threads take from two cores.
+JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+@pytest.fixture(scope="session", autouse=True)
+def java_options() -> Iterator[None]:
+    """For every Spark that tests start, those of programs too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_SUBMIT_OPTS", JVM)
+        patch.setenv("SPARK_LAUNCHER_OPTS", JVM)  # of the JVM that only puts the command of the other one together
+        yield
+
+
+@pytest.fixture(scope="package")
+def spark(tmp_path_factory: pytest.TempPathFactory, java_options: None) -> Iterator[SparkSession]:
     """Spark on two cores of this machine, with this interpreter for its Python workers: they see what is installed."""
     scratch = tmp_path_factory.mktemp("spark")
     with pytest.MonkeyPatch.context() as patch:
@@ -40,4 +53,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         yield session
         for query in session.streams.active:
             query.stop()
+        gateway: Any = SparkContext._gateway
         session.stop()
+        # The JVM and the threads that talk to it, too: tests that may come next in this process fork.
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+        SparkContext._gateway = SparkContext._jvm = None

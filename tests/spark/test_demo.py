@@ -14,7 +14,7 @@ from spark_jobs.submit import Job, JobError
 TEN = datetime(2013, 1, 1, 10, tzinfo=UTC)
 UNTIL = datetime(2013, 1, 15, tzinfo=UTC)
 ROWS_PER_BATCH = 1_500  # nine micro-batches
-JOB_SECONDS = 240
+JOB_SECONDS = 480
 
 
 def test_flights_are_counted_by_the_hour_and_get_the_weather_of_their_airport(spark: SparkSession) -> None:

@@ -147,7 +147,7 @@ def test_a_task_that_fails_half_way_leaves_nothing_and_its_rows_come_once(
     assert written(store)[-1] == b"after"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_two_attempts_of_a_task_count_once_and_without_staging_twice(
     store: jjq.Store, checkpoint: Path, large: int
 ) -> None:
@@ -161,7 +161,7 @@ def test_two_attempts_of_a_task_count_once_and_without_staging_twice(
 # --- the driver
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_driver_killed_before_the_transaction_writes_the_micro_batch_once(
     spark: SparkSession, store: jjq.Store, checkpoint: Path
 ) -> None:
@@ -172,7 +172,7 @@ def test_a_driver_killed_before_the_transaction_writes_the_micro_batch_once(
     assert written(store) == value(ROWS)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_driver_killed_after_the_transaction_writes_the_micro_batch_once(
     spark: SparkSession, store: jjq.Store, checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -241,6 +241,33 @@ def test_two_saves_in_one_foreach_batch_under_one_writer_id_are_refused(
 
     with pytest.raises(StreamingQueryException, match="committed before with 3 rows into 'out', and this one has 7"):
         for_each_batch(spark, store, checkpoint, save)
+
+
+@pytest.mark.parametrize("group", [None, "nightly"], ids=["", "in a group of jobs"])
+def test_a_second_save_of_as_many_rows_is_told_from_a_replay_by_its_run(
+    spark: SparkSession, store: jjq.Store, checkpoint: Path, group: str | None
+) -> None:
+    twice = True
+
+    def save(frame: DataFrame, batch: int) -> None:
+        if group is not None:
+            frame.sparkSession.sparkContext.setJobGroup(group, "the same in each run")
+        for _ in range(1 + twice):
+            writing = frame.write.format("jjq").options(topic="out", writerId="copy", batchId=batch).mode("append")
+            writing.save(str(store.path))
+
+    if group is None:
+        for _ in range(2):  # a restart repeats the first of them, and then the second is refused again
+            with pytest.raises(
+                StreamingQueryException, match="batch 0 of writer 'copy' was committed before by the same run"
+            ):
+                for_each_batch(spark, store, checkpoint, save)
+        twice = False
+    for_each_batch(spark, store, checkpoint, save)
+    assert written(store) == value(ROWS)
+    forget_commit(checkpoint, BATCHES - 1)
+    for_each_batch(spark, store, checkpoint, save)
+    assert written(store) == value(ROWS)
 
 
 def test_a_writer_id_in_foreach_batch_is_of_one_query(

@@ -108,6 +108,23 @@ def test_files_go_into_a_store_that_is_made_in_an_empty_directory(spark: SparkSe
             assert made.topic("t").read().read_all().to_pylist() == [{"n": 1}]
 
 
+def test_what_is_gone_before_it_was_read_stops_a_job_that_says_how_to_go_on(
+    spark: SparkSession, store: jjq.Store, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--store", str(store.path), "--topic", "t", "--output", str(tmp_path / "archive")]
+    words += ["--checkpoint", str(tmp_path / "checkpoint")]
+    archive.main(words, spark)
+    for n in (3, 4):
+        store.topic("t").push({"n": n})
+        if n == 3:
+            store.topic("t").empty()
+    assert running.run("archive", lambda: archive.main(words, spark)) == running.FAILED
+    said = capfd.readouterr().err
+    assert "1 records are gone. To go on without them, give --skip-lost" in said
+    archive.main([*words, "--skip-lost"], spark)
+    assert archived(spark, tmp_path / "archive") == [0, 1, 2, 4]
+
+
 # --- outputs that are there -------------------------------------------------------------------------------------------
 
 

@@ -41,7 +41,7 @@ def errors_only(spark: SparkSession) -> Iterator[SparkSession]:
     spark.sparkContext.setLogLevel("ERROR")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_from_top_to_bottom_and_ends_clean(
     path: Path, errors_only: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

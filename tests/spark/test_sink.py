@@ -101,12 +101,14 @@ def test_columns_go_by_name_are_widened_and_may_be_missing(spark: SparkSession, 
         ("select 1L as a", {"batchId": "1"}, "writerId and batchId go together"),
         ("select 1L as a", {"writerId": "no spaces", "batchId": "1"}, "cannot name a writer"),
         ("select 1L as a", {"partition": "3"}, "did you mean partitions?"),
+        ("select 1L as a", {"partitions": "3"}, "partitions is 3, and topic 't' has 2; remove the option"),
+        ("select 1L as a", {"partitions": "1"}, "partitions is 1, and topic 't' has 2; remove the option"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_a_task_runs(
     spark: SparkSession, store: jjq.Store, sql: str, options: dict[str, str], says: str
 ) -> None:
-    store.create_topic("t", schema=pa.schema([("a", pa.int64()), ("b", pa.string())]))
+    store.create_topic("t", partitions=2, schema=pa.schema([("a", pa.int64()), ("b", pa.string())]))
     with pytest.raises(AnalysisException) as caught:
         write(spark.sql(sql), store, **({"topic": "t"} | options))
     assert says in str(caught.value)
@@ -279,3 +281,23 @@ def test_a_stream_writes_a_topic_that_a_stream_reads(spark: SparkSession, store:
     assert sorted(records(store, "out"), key=lambda row: row["at"]) == [{"twice": 2 * i, "at": i} for i in range(10)]
     [writer] = store.writers()
     assert (writer.id, writer.query_id, writer.last_batch) == (f"spark:{query.id}", query.id, 2)
+
+
+def test_a_stream_goes_on_when_its_topic_gets_more_partitions_than_it_asks_for(
+    spark: SparkSession, store: jjq.Store, tmp_path: Path
+) -> None:
+    topic = store.create_topic("t")
+
+    def run(partitions: int) -> None:
+        topic.push(b"v")
+        frame = spark.readStream.format("jjq").options(topic="t", startingOffsets="earliest").load(str(store.path))
+        writing = frame.select("value").writeStream.format("jjq").trigger(availableNow=True)
+        options = {"topic": "out", "partitions": partitions, "checkpointLocation": str(tmp_path / "checkpoint")}
+        writing.options(**options).start(str(store.path)).awaitTermination()
+
+    run(partitions=2)
+    store.alter_topic("out", partitions=3)
+    run(partitions=2)
+    assert len(records(store, "out")) == 2
+    with pytest.raises(StreamingQueryException, match=r"partitions is 4, and topic 'out' has 3; .* alter_topic"):
+        run(partitions=4)

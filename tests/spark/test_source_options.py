@@ -1,6 +1,10 @@
 """What only a running Spark shows of the source's options: topics that appear, limits together, subscribers, filters."""
 
 import datetime as dt
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -269,3 +273,13 @@ def test_a_dataframe_is_planned_when_it_is_first_used(spark: SparkSession, store
     topic.push({"minute": 3})
     assert minutes_of(frame) == [1, 2]
     assert minutes_of(read(spark, store)) == [1, 2, 3]
+
+
+def test_each_use_of_kafkas_options_is_warned_of_once(tmp_path: Path) -> None:
+    program = Path(__file__).with_name("kafka_options_job.py")
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    command = [sys.executable, str(program), str(tmp_path / "store"), str(tmp_path / "checkpoint")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    warned = re.findall(r"ignored, since there are no Kafka clients here: (.*)", done.stderr)
+    assert sorted(warned) == ["kafka.batch.read", "kafka.batch.write", "kafka.stream.read", "kafka.stream.write"]

@@ -127,7 +127,7 @@ def stress(spark: SparkSession, path: Path, seed: int, rounds: int) -> None:
         assert len(run.pushed) > 10 * rounds  # it had something to do
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_output_of_a_harassed_query_is_the_log(spark: SparkSession, tmp_path: Path) -> None:
     stress(spark, tmp_path, seed=7, rounds=8)
 

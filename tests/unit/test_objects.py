@@ -56,7 +56,11 @@ def test_the_same_content_is_kept_once(store: jjq.Store, make: object) -> None:
 
 
 def test_topics_with_a_schema_carry_objects_too(store: jjq.Store) -> None:
-    store.create_topic("t", schema=pa.schema([("name", pa.string())])).push_file(b"data", {"name": "n"})
+    topic = store.create_topic("t", schema=pa.schema([("name", pa.string())]))
+    for value in (None, b"n"):
+        with pytest.raises(jjq.SchemaMismatch, match=r"topic 't' has a schema.*push_file\(source, {'name': ...}\)"):
+            topic.push_file(b"never kept", value)
+    topic.push_file(b"data", {"name": "n"})
     (record,) = records(store, "t")
     assert record.value == {"name": "n"}
     assert content(store, record) == b"data"

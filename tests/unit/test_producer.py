@@ -132,8 +132,8 @@ import os, signal, sys
 import jjq
 store = jjq.open(sys.argv[1])
 producer = store.producer(linger_ms=0)
-producer.push("t", b"parent")
-while "pandas" not in sys.modules:  # pyarrow's first value imports it
+producer.push("t", b"parent", headers={"from": b"parent"})
+while "pandas" not in sys.modules:  # pyarrow imports it with the first list that it is given
     pass
 child = os.fork()
 if child == 0:

@@ -1,5 +1,8 @@
 """The short way of a single value gives the bytes, the order and the durability of the long one."""
 
+import importlib
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -51,6 +54,23 @@ def test_single_values_and_batches_of_many_threads_have_one_order(tmp_path: Path
         values = topic.read().read_all().column("value").to_pylist()
     assert sorted(each for own in positions for each in own) == list(range(240))
     assert all(values[placed] == f"{n} {i}".encode() for n, own in enumerate(positions) for i, placed in enumerate(own))
+
+
+ONE_PUSH = """
+import sys
+import jjq
+with jjq.open(sys.argv[1], maintenance=False) as store:
+    topic = store.create_topic("t")
+    topic.push(b"v")
+    topic.push(b"v", key=b"k")
+    topic.push_many([b"v", b"v"])
+sys.exit("pandas" in sys.modules)
+"""
+
+
+def test_a_push_does_not_wait_for_pandas(tmp_path: Path) -> None:
+    importlib.import_module("pandas")  # it is there to be imported
+    subprocess.run([sys.executable, "-c", ONE_PUSH, str(tmp_path / "store")], check=True)
 
 
 def test_files_roll_under_single_values(tmp_path: Path) -> None:

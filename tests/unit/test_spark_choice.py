@@ -83,7 +83,7 @@ def test_assigned_partitions() -> None:
         ('{"a":[-1]}', "a partition is a number from 0 to 1023, not -1"),
         ('{"a":[true]}', "a partition is a number from 0 to 1023, not true"),
         ('{"a":[0,0]}', "assign names a partition of topic 'a' twice"),
-        ('{"a":[0],"a":[1]}', "a name stands there twice"),
+        ('{"a":[0],"a":[1]}', "the name 'a' stands there twice"),
     ],
 )
 def test_an_assignment_that_cannot_be_meant_is_refused(text: str, says: str) -> None:

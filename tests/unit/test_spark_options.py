@@ -10,7 +10,7 @@ import pytest
 from jjq.errors import InvalidArgument
 from pyspark_jjq import options
 from pyspark_jjq.edges import ByTopic, Edge, Instant, TimesByTopic
-from pyspark_jjq.options import parse_sink, parse_source
+from pyspark_jjq.options import parse_sink, parse_source, tell_ignored
 
 BASE = {"path": "/data/jjq", "subscribe": "flights"}
 
@@ -62,8 +62,8 @@ def test_no_topic_and_no_path_say_what_to_write() -> None:
 def test_what_only_kafka_needs_is_ignored_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     kafka = BASE | {"kafka.bootstrap.servers": "h:1", "kafka.security.protocol": "SSL", "fetchOffset.numRetries": "3"}
     with caplog.at_level(logging.WARNING, logger="jjq.spark"):
-        parse_source(kafka)
-        parse_source(kafka)
+        for _ in range(2):
+            tell_ignored(parse_source(kafka).ignored)
     assert [record.getMessage() for record in caplog.records] == [
         (
             "ignored, since there are no Kafka clients here: "
@@ -149,7 +149,7 @@ def test_offsets_by_partition_and_edges_by_topic() -> None:
         ('{"flights":{"0":9223372036854775808}}', "not 9223372036854775808"),
         ('{"flights":{"zero":1}}', "a partition is a number from 0"),
         ('{"flights":{"-1":1}}', "a partition is a number from 0"),
-        ('{"flights":{"0":1,"0":2}}', "a name stands there twice"),
+        ('{"flights":{"0":1,"0":2}}', "the name '0' stands there twice"),
         ('{"flihgts":{"0":1}}', "names topic 'flihgts', which is not read; did you mean flights?"),
         ("{}", "must name every topic that is read; missing: flights"),
     ],

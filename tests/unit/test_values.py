@@ -44,6 +44,7 @@ CALLS: dict[str, Callable[[jjq.Store, Any], Any]] = {
     "table batch": lambda store, odd: store.topic("t").push_table(TABLE, writer_id="w", batch_id=odd),
     "table key": lambda store, odd: store.topic("t").push_table(TABLE, key=odd),
     "commit batch": lambda store, odd: store.commit([], "w", odd),
+    "staged default": lambda store, odd: store.stage(default_partition=odd),
     "pop": lambda store, odd: store.subscriber("s").pop(timeout="1" if isinstance(odd, (int, float)) else odd),
     "poll": lambda store, odd: store.subscriber("s").poll(max_records=odd, timeout=0),
     "seek": lambda store, odd: store.subscriber("s").seek(odd),

@@ -14,6 +14,7 @@ from jjq.facts import Facts
 from jjq.log.check import check_active, check_segment
 from jjq.log.format import ENTRY_SIZE
 from jjq.repair import repair
+from jjq.reports import RepairReport, VerifyReport
 from jjq.verify import verify
 from tests.stores import assert_whole, flip, paths, roll, tables
 
@@ -63,7 +64,18 @@ def test_a_whole_store_is_counted_and_has_no_problems(store: jjq.Store) -> None:
     assert (report.notes, report.unknown) == ([], [])
     assert verify(store.path) == report
     assert report.to_dict()["ok"]
-    assert "whole; 2 topics, 4 segments, 46 records" in str(report)
+    assert "whole; 2 topics, 4 segments, 46 records, " in str(report)
+
+
+def test_reports_write_numbers_as_people_do() -> None:
+    whole = VerifyReport("s", topics=1, segments=1234, records=12_345_678, bytes=5 << 30)
+    assert str(whole) == "s: whole; 1 topic, 1,234 segments, 12,345,678 records, 5.0 GiB"
+    repaired = RepairReport("s", rebuilt="lost", topics=1, writers=2, segments=1, bytes=1536, saved=1_000)
+    assert str(repaired).splitlines() == [
+        "s: 1 segment looked at, 1.5 KiB",
+        "the catalog was made again (lost): 1 topic, 2 writers, 0 subscribers",
+        "1,000 records were copied out of damaged files",
+    ]
 
 
 def test_an_empty_store_is_whole(store: jjq.Store) -> None:

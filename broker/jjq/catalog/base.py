@@ -28,7 +28,7 @@ from jjq.catalog.rows import (
     topic_row,
     unpack_positions,
 )
-from jjq.errors import InvalidArgument, WriterConflict
+from jjq.errors import InvalidArgument, TopicDeleted, WriterConflict
 from jjq.model import Segment, WriterInfo
 
 KEPT_BATCHES = 100  # batch ids a writer remembers with their positions
@@ -39,6 +39,7 @@ class Catalog:
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
+        self._names: dict[str, str] = {}  # of topics by id, for what is said when they are gone
 
     def problems(self) -> list[str]:
         """What the database's own check finds wrong with itself; empty when it is sound."""
@@ -60,20 +61,32 @@ class Catalog:
 
     def topic(self, name: str) -> TopicRow | None:
         row = self.driver.row("topic_by_name", name=name)
-        return None if row is None else topic_row(row)
+        return None if row is None else self._seen(topic_row(row))
 
     def topic_by_id(self, topic_id: str) -> TopicRow | None:
         row = self.driver.row("topic_by_id", id=topic_id)
-        return None if row is None else topic_row(row)
+        return None if row is None else self._seen(topic_row(row))
 
     def topics(self) -> list[TopicRow]:
-        return [topic_row(row) for row in self.driver.rows("topics")]
+        return [self._seen(topic_row(row)) for row in self.driver.rows("topics")]
+
+    def _seen(self, row: TopicRow) -> TopicRow:
+        self.remember(row.id, row.name)
+        return row
+
+    def remember(self, topic_id: str, name: str) -> None:
+        """The name of a topic, as whoever asks for it by its id alone should be told when it is gone."""
+        self._names[topic_id] = name
+
+    def deleted(self, topic_id: str) -> TopicDeleted:
+        """What to raise where a topic's rows are gone; it names the topic if this process has ever seen it."""
+        return deleted(topic_id, self._names.get(topic_id))
 
     def partition_count(self, topic_id: str) -> int:
         """How many partitions a topic has now; raises TopicDeleted."""
         row = self.driver.row("partition_count", topic_id=topic_id)
         if row is None:
-            raise deleted(topic_id)
+            raise self.deleted(topic_id)
         return int(row[0])
 
     def topic_names(self) -> list[str]:
@@ -115,13 +128,13 @@ class Catalog:
         """Raises TopicDeleted when the topic is gone."""
         row = self.driver.row("partition", topic_id=topic_id, partition=partition)
         if row is None:
-            raise deleted(topic_id)
+            raise self.deleted(topic_id)
         return PartitionRow(*row)
 
     def partitions(self, topic_id: str) -> list[PartitionRow]:
         rows = self.driver.rows("partitions", topic_id=topic_id)
         if not rows:
-            raise deleted(topic_id)
+            raise self.deleted(topic_id)
         return [PartitionRow(*row) for row in rows]
 
     def partitions_by_topic(self, name: str | None = None) -> list[tuple[str, PartitionRow]]:
@@ -131,14 +144,16 @@ class Catalog:
             if name is None
             else self.driver.rows("partitions_by_name", name=name)
         )
-        return [(row[0], PartitionRow(*row[1:])) for row in rows]
+        found = [(str(row[0]), PartitionRow(*row[1:])) for row in rows]
+        self._names.update((row.topic_id, topic) for topic, row in found)
+        return found
 
     def segments(self, topic_id: str, partition: int, start: int, end: int) -> tuple[PartitionRow, list[Segment]]:
         """The partition and its segments that hold offsets of `[start, end)`, of one state."""
         with self.driver.snapshot() as tx:
             row = tx.row("partition", topic_id=topic_id, partition=partition)
             if row is None:
-                raise deleted(topic_id)
+                raise self.deleted(topic_id)
             found = tx.rows("segments_in", topic_id=topic_id, partition=partition, start_offset=start, end_offset=end)
         return PartitionRow(*row), [s for s in map(segment_row, found) if s.end > start]
 
@@ -187,7 +202,7 @@ class Catalog:
         with self.driver.write(durable=True) as tx:
             row = tx.row("partition", topic_id=before.topic_id, partition=before.partition)
             if row is None:
-                raise deleted(before.topic_id)
+                raise self.deleted(before.topic_id)
             current = PartitionRow(*row)
             if current.active != before.active or current.end_offset != before.end_offset:
                 raise RuntimeError(f"partition {before.partition} of {before.topic_id} changed without its lock")
@@ -214,9 +229,16 @@ class Catalog:
         with self.driver.snapshot() as tx:
             return _known_batch(tx, writer_id, batch_id, query_id)
 
+    def claim_batch(self, writer_id: str, batch_id: int, run_id: str) -> bool:
+        """A known batch is this run's from now on; False when it is already, as this run has brought it before."""
+        changed = self.driver.run(
+            "claim_writer_batch", durable=True, writer_id=writer_id, batch_id=batch_id, run=run_id
+        )
+        return changed > 0
+
     def link(
         self, rows: Mapping[tuple[str, int], PartitionRow], segments: Mapping[tuple[str, int], Sequence[Segment]],
-        *, writer: tuple[str, int, str | None] | None, positions: Positions, now: int,
+        *, writer: tuple[str, int, str | None] | None, positions: Positions, now: int, run_id: str | None = None,
         also: Callable[[Statements], None] | None = None,
     ) -> Positions | None:  # fmt: skip
         """Takes staged files (and the active files closed before them) in: all of them once, or none.
@@ -232,12 +254,15 @@ class Catalog:
                 if known is not None:
                     return known
                 tx.run("set_writer", id=writer_id, query_id=query_id, last_batch=batch_id, updated_at=now)
-                tx.run("add_writer_batch", writer_id=writer_id, batch_id=batch_id, positions=pack_positions(positions))
+                tx.run(
+                    "add_writer_batch", writer_id=writer_id, batch_id=batch_id, positions=pack_positions(positions),
+                    run=run_id,
+                )  # fmt: skip
                 tx.run("trim_writer_batches", writer_id=writer_id, up_to=batch_id - KEPT_BATCHES)
             for (topic_id, partition), before in rows.items():
                 row = tx.row("partition", topic_id=topic_id, partition=partition)
                 if row is None:
-                    raise deleted(topic_id)
+                    raise self.deleted(topic_id)
                 current = PartitionRow(*row)
                 if current.active != before.active or current.end_offset != before.end_offset:
                     raise RuntimeError(f"partition {partition} of {topic_id} changed without its lock")
@@ -306,7 +331,7 @@ class Catalog:
             for partition, start in starts.items():
                 row = tx.row("partition", topic_id=topic_id, partition=partition)
                 if row is None:
-                    raise deleted(topic_id)
+                    raise self.deleted(topic_id)
                 current = PartitionRow(*row)
                 if start > current.start_offset:
                     tx.run("drop_segments_below", topic_id=topic_id, partition=partition, end_offset=start)
@@ -329,7 +354,7 @@ class Catalog:
         with contextlib.suppress(_InputGone), self.driver.write(durable=True) as tx:
             row = tx.row("partition", topic_id=topic_id, partition=partition)
             if row is None:
-                raise deleted(topic_id)
+                raise self.deleted(topic_id)
             current = PartitionRow(*row)
             if current.start_offset != segments[0].base or (unless is not None and unless(tx)):
                 raise _InputGone
@@ -349,7 +374,7 @@ class Catalog:
         with self.driver.write(durable=True) as tx:
             row = tx.row("topic_by_id", id=after.id)
             if row is None:
-                raise deleted(after.id)
+                raise self.deleted(after.id)
             if after.schema_version != row[4]:
                 self._add_schema(tx, after.id, after.schema_version, after.schema)
             tx.run(
@@ -406,7 +431,7 @@ class Catalog:
             if tx.row("subscriber", name=row.name):
                 return False
             if not tx.row("topic_by_id", id=row.topic_id):
-                raise deleted(row.topic_id)
+                raise self.deleted(row.topic_id)
             tx.run(
                 "add_subscriber", id=row.id, name=row.name, topic_id=row.topic_id, on_data_loss=row.on_data_loss,
                 created_at=row.created_at,

@@ -31,7 +31,7 @@ from jjq.catalog.leases import (
     wake,
     write,
 )
-from jjq.catalog.rows import Driver, Statements
+from jjq.catalog.rows import Driver, Statements, deleted
 from jjq.errors import ChannelNotFound, TopicDeleted
 
 _COUNTS = ("delivered", "acked", "requeued", "timed_out", "returned", "dead", "lost")
@@ -90,7 +90,7 @@ def add_channel(driver: Driver, row: ChannelRow, places: Mapping[int, Place]) ->
     at offset 0."""
     with driver.write(durable=True) as tx:
         if not tx.row("topic_by_id", id=row.topic_id):
-            raise _no_topic(row.topic_id)
+            raise deleted(row.topic_id, row.topic)
         added = tx.row(
             "add_channel", topic_id=row.topic_id, name=row.name, ack_timeout_us=row.ack_timeout_us,
             max_attempts=row.max_attempts, ordered=int(row.ordered), dead_letter=row.dead_letter,
@@ -106,16 +106,16 @@ def add_channel(driver: Driver, row: ChannelRow, places: Mapping[int, Place]) ->
         return int(added[0])
 
 
-def pause_topic(driver: Driver, topic_id: str, paused: bool) -> None:
+def pause_topic(driver: Driver, topic_id: str, name: str, paused: bool) -> None:
     with driver.write(durable=True) as tx:
         if not tx.run("pause_topic", topic_id=topic_id, paused=int(paused)):
-            raise _no_topic(topic_id)
+            raise deleted(topic_id, name)
 
 
-def topic_is_paused(driver: Driver, topic_id: str) -> bool:
+def topic_is_paused(driver: Driver, topic_id: str, name: str) -> bool:
     row = driver.row("topic_paused", topic_id=topic_id)
     if row is None:
-        raise _no_topic(topic_id)
+        raise deleted(topic_id, name)
     return bool(row[0])
 
 
@@ -466,10 +466,4 @@ def _channel(row: tuple[Any, ...]) -> ChannelRow:
     id_, topic_id, topic, name, ack_timeout_us, max_attempts, ordered, dead_letter, paused, created_at = row
     return ChannelRow(
         id_, topic_id, topic, name, ack_timeout_us, max_attempts, bool(ordered), dead_letter, bool(paused), created_at
-    )
-
-
-def _no_topic(topic_id: str) -> TopicDeleted:
-    return TopicDeleted(
-        f"the topic (id {topic_id}) was deleted; get it again with store.topic(name)", topic_id=topic_id
     )

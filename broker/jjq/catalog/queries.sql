@@ -138,7 +138,10 @@ DELETE FROM writers WHERE id = :id
 SELECT positions FROM writer_batches WHERE writer_id = :writer_id AND batch_id = :batch_id
 
 -- name: add_writer_batch
-INSERT INTO writer_batches (writer_id, batch_id, positions) VALUES (:writer_id, :batch_id, :positions)
+INSERT INTO writer_batches (writer_id, batch_id, positions, run) VALUES (:writer_id, :batch_id, :positions, :run)
+
+-- name: claim_writer_batch
+UPDATE writer_batches SET run = :run WHERE writer_id = :writer_id AND batch_id = :batch_id AND run IS NOT :run
 
 -- name: trim_writer_batches
 DELETE FROM writer_batches WHERE writer_id = :writer_id AND batch_id <= :up_to

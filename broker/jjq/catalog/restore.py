@@ -65,7 +65,8 @@ def restore_writer(catalog: Catalog, writer: WriterInfo, batches: Mapping[int, P
         for batch, positions in batches.items():
             if batch > writer.last_batch - KEPT_BATCHES:
                 tx.run(
-                    "add_writer_batch", writer_id=writer.id, batch_id=batch, positions=pack_positions(positions)
+                    "add_writer_batch", writer_id=writer.id, batch_id=batch, positions=pack_positions(positions),
+                    run=None,
                 )  # fmt: skip
 
 

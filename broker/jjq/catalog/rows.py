@@ -111,10 +111,13 @@ def segment_values(segment: Segment) -> dict[str, Any]:
     return values
 
 
-def deleted(topic_id: str) -> TopicDeleted:
+def deleted(topic_id: str, name: str | None) -> TopicDeleted:
+    if name is None:
+        return TopicDeleted(f"a topic (id {topic_id}) was deleted", topic_id=topic_id)
     return TopicDeleted(
-        f"the topic (id {topic_id}) was deleted; get it again with store.topic(name)", topic_id=topic_id
-    )
+        f"topic {name!r} was deleted; get it again with store.topic({name!r}), if it was made again",
+        topic_id=topic_id, topic=name,
+    )  # fmt: skip
 
 
 def pack_positions(positions: Positions) -> str:

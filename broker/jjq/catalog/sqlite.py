@@ -278,7 +278,8 @@ class SqliteDriver:
         try:
             yield
         except sqlite3.OperationalError as error:
-            raise StoreError(f"the catalog {self.path} cannot be used: {error}", path=str(self.path)) from error
+            advice = files.FULL if "disk is full" in str(error) else ""
+            raise StoreError(f"the catalog {self.path} cannot be used: {error}{advice}", path=str(self.path)) from error
         except sqlite3.DatabaseError as error:
             raise StoreFormat(
                 f"the catalog {self.path} is damaged ({error}); `jjq repair` rebuilds it from the segment files",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -43,11 +44,34 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does it, but what a command does not know is the command's to tell."""
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            parser: Parser = getattr(found, "parser", self)
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}{parser._hint(unknown)}")
+        return found
+
+    def _hint(self, unknown: Sequence[str]) -> str:
+        if is_unit(unknown[0]):
+            return f". A time of two words is quoted: '-10 {unknown[0]}'"
+        options = [each.partition("=")[0] for each in unknown if each.startswith("--")]
+        return _did_you_mean(options[0], self._option_string_actions) if options else ""
+
     def error(self, message: str) -> NoReturn:
-        _, unknown, rest = message.partition("unrecognized arguments: ")
-        if unknown and is_unit(rest.split(" ")[0]):
-            message += f". A time of two words is quoted: '-10 {rest.split(' ')[0]}'"
+        choice = _CHOICE.fullmatch(message)
+        if choice is not None:
+            message += _did_you_mean(choice[1], [each.strip("'") for each in choice[2].split(", ")])
         raise Misused(f"{self.prog}: {message}\nsee `{self.prog} --help`")
+
+
+# How argparse says it: names with or without quotes.
+_CHOICE = re.compile(r"argument [^:]+: invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
+
+
+def _did_you_mean(given: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(given, list(names), 1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 Commands = Any  # argparse has no public name for what add_subparsers returns
@@ -60,7 +84,7 @@ def add_command(commands: Commands, name: str, run: Run | None, summary: str, ex
     parser: Parser = commands.add_parser(name, help=summary, description=summary, epilog=epilog)
     if run is not None:
         add_common(parser)
-        parser.set_defaults(run=run)
+        parser.set_defaults(run=run, parser=parser)
     return parser
 
 
@@ -223,6 +247,8 @@ def start(text: str) -> Any:
             partition, separator, place = part.partition("=")
             if not separator or not partition.strip().isdecimal():
                 raise InvalidArgument(f"{text!r} is no start for each partition; write 0=5,1=latest")
+            if int(partition) in places:
+                raise InvalidArgument(f"{text!r} names partition {int(partition)} twice")
             places[int(partition)] = start(place.strip())
         return places
     try:

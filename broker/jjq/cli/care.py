@@ -7,6 +7,7 @@ import argparse
 from jjq.cli import output
 from jjq.cli.arguments import Commands, add_command, broker_url, open_store, store_path, typed
 from jjq.cli.exits import DAMAGE, ERROR, OK
+from jjq.cli.output import count
 from jjq.cli.progress import Progress
 from jjq.errors import InvalidArgument
 
@@ -80,16 +81,16 @@ def _maintain(arguments: argparse.Namespace) -> int:
         print("another process maintains this store; nothing was done")
     else:
         found = [
-            (f"{report.rolled:,} segments rolled", report.rolled),
-            (f"{report.compacted:,} segments compacted into {report.compacted_into:,}", report.compacted),
+            (f"{count(report.rolled, 'segment')} rolled", report.rolled),
+            (f"{count(report.compacted, 'segment')} compacted into {report.compacted_into:,}", report.compacted),
             (
-                f"{report.expired_records:,} records expired ({output.size(report.expired_bytes)})",
+                f"{count(report.expired_records, 'record')} expired ({output.size(report.expired_bytes)})",
                 report.expired_records,
             ),
-            (f"{report.removed:,} files removed ({output.size(report.removed_bytes)})", report.removed),
-            (f"{report.staged_reaped:,} abandoned staged files removed", report.staged_reaped),
+            (f"{count(report.removed, 'file')} removed ({output.size(report.removed_bytes)})", report.removed),
+            (f"{count(report.staged_reaped, 'abandoned staged file')} removed", report.staged_reaped),
         ]
-        print("; ".join(text for text, count in found if count) or "nothing was due")
+        print("; ".join(text for text, number in found if number) or "nothing was due")
         for error in report.errors:
             print(f"not done: {output.plain(error)}")
         for path in report.kept:

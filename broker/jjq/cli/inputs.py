@@ -24,6 +24,7 @@ from jjq.errors import JjqError, RecordTooLarge, SchemaMismatch
 from jjq.jsonvalues import fitted
 from jjq.schema import RAW, TIMESTAMP, rows_to_table
 from jjq.topic import Topic
+from jjq.values import unique
 
 FORMATS = ("lines", "json", "csv", "parquet")
 _BY_SUFFIX = {
@@ -32,6 +33,7 @@ _BY_SUFFIX = {
 }  # fmt: skip
 _WANTED = "JSON lines are wanted, one object a line"
 _NULL_LINE = re.compile(rb"\n[ \t\r]*null")
+_LOCAL_TIME = re.compile(r"\. If these timestamps are in local time.*")
 _CSV_BLOCK = 4 << 20  # a row has to fit
 _SCHEMA_BYTES = 4 << 20  # of a text file, to tell its columns
 
@@ -186,9 +188,11 @@ def _json_values(source: Source, number: int, lines: list[bytes], key: str | Non
 
 def _parsed(source: Source, number: int, line: bytes, fraction: Callable[[str], Any] = float) -> Any:
     try:
-        return json.loads(line, parse_float=fraction)
-    except (ValueError, RecursionError) as error:
+        return json.loads(line, parse_float=fraction, object_pairs_hook=unique)
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{source.name}, line {number} is not JSON: {error}{_spread(number, line)}") from error
+    except ValueError as error:  # a name that is there twice, a number that is no number
+        raise InputError(f"{source.name}, line {number}: {error}") from error
 
 
 def _spread(number: int, line: bytes) -> str:
@@ -260,7 +264,7 @@ def _json_slowly(source: Source, number: int, lines: list[bytes], schema: pa.Sch
             try:
                 row[name] = fitted(value, schema.field(name).type) if name in schema.names else value
             except (pa.ArrowInvalid, ValueError, OverflowError) as error:
-                raise InputError(f"{where}: column {name!r} takes {schema.field(name).type}: {error}") from error
+                raise InputError(f"{where}: column {name!r} takes {schema.field(name).type}: {_said(error)}") from error
         rows.append((at, row))
     try:
         return rows_to_table([row for _, row in rows], schema)
@@ -319,7 +323,7 @@ def read_csv(
     except pa.ArrowNotImplementedError as error:
         raise SchemaMismatch(f"{source.name}: {error}; use JSON lines or Parquet for that type") from error
     except pa.ArrowInvalid as error:
-        said = re.sub(r"^In CSV column #(\d+)", lambda found: _csv_column(int(found[1]), names), _first_line(error))
+        said = re.sub(r"^In CSV column #(\d+)", lambda found: _csv_column(int(found[1]), names), _said(error))
         raise InputError(f"{source.name}: {said}") from error
     except OSError as error:
         raise InputError(f"cannot read {source.name}: {error.strerror}") from error
@@ -411,6 +415,11 @@ def _with_zone(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(field.name, _with_zone(field.type)) for field in kind])
     return kind
+
+
+def _said(error: Exception) -> str:
+    """Its first line; what pyarrow advises to do in its functions, as what to write."""
+    return _LOCAL_TIME.sub("; write the zone, as in 2013-01-01T10:00:00Z", _first_line(error))
 
 
 def _first_line(error: Exception) -> str:

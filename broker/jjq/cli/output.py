@@ -9,20 +9,14 @@ from typing import Any
 
 from jjq.clock import EARLIEST_US, LATEST_US, iso, now_us
 from jjq.jsonvalues import jsonable as jsonable
+from jjq.values import counted, sized
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _AGES = ((86_400 * 2, 86_400, "d"), (3_600 * 2, 3_600, "h"), (60 * 2, 60, "min"))
 
 
 def size(count: float | None) -> str:
     """`1.5 MiB`"""
-    if count is None:
-        return "-"
-    unit = 0
-    while abs(count) >= 1024 and unit < len(_UNITS) - 1:
-        count /= 1024
-        unit += 1
-    return f"{count:.0f} B" if unit == 0 else f"{count:.1f} {_UNITS[unit]}"
+    return "-" if count is None else sized(count)
 
 
 def amount(value: float, unit: str) -> str:
@@ -38,9 +32,7 @@ def number(count: int | None) -> str:
     return "-" if count is None else f"{count:,}"
 
 
-def count(number: int, what: str) -> str:
-    """`1 record`, `1,234 records`"""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+count = counted
 
 
 def span(seconds: float | None) -> str:

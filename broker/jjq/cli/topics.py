@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def add_commands(commands: Commands) -> None:
         "  jjq topic create weather --schema-from weather.csv --column visib:double",
     )  # fmt: skip
     parser.add_argument("topic", metavar="TOPIC")
-    parser.add_argument("--partitions", type=typed(at_least_one), default=1, metavar="N", help="default: 1")
+    parser.add_argument("--partitions", type=typed(at_least_one), metavar="N", help="default: 1")
     parser.add_argument(
         "--column", type=typed(column), action="append", default=[], metavar="NAME:TYPE",
         help="a column of the schema; repeat it for each. Types: string, binary, bool, int8 to int64, float, double, date, "
@@ -80,7 +81,9 @@ def add_commands(commands: Commands) -> None:
         "--schema-from", type=Path, metavar="FILE",
         help="the columns of a Parquet, CSV or JSON lines file; --column changes the type of one, or adds one",
     )  # fmt: skip
-    parser.add_argument("--exist-ok", action="store_true", help="leave a topic that exists as it is")
+    parser.add_argument(
+        "--exist-ok", action="store_true", help="leave a topic that exists as it is, if it is like this"
+    )
     _add_settings(parser)
 
     add_command(group, "list", _list, "every topic, with its size", "  jjq topic list\n  jjq topic list --json")
@@ -136,19 +139,15 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
 def _create(arguments: argparse.Namespace) -> int:
     schema = _schema(arguments)
     with open_store(arguments, create=True) as store:
+        make = functools.partial(
+            store.create_topic, arguments.topic, partitions=arguments.partitions, schema=schema, **_settings(arguments)
+        )
         try:
-            topic, what = (
-                store.create_topic(
-                    arguments.topic, partitions=arguments.partitions, schema=schema, **_settings(arguments)
-                ),
-                "created",
-            )
-        except jjq.TopicExists as error:
+            topic, what = make(), "created"
+        except jjq.TopicExists:
             if not arguments.exist_ok:
-                raise jjq.TopicExists(
-                    f"there is a topic {arguments.topic!r} already; add --exist-ok to leave it as it is"
-                ) from error
-            topic, what = store.topic(arguments.topic), "is there already"
+                raise
+            topic, what = make(exist_ok=True), "is there already"
         _answer(arguments, topic, what)
     return OK
 
@@ -158,7 +157,11 @@ def _schema(arguments: argparse.Namespace) -> pa.Schema | None:
     if arguments.schema_from is not None:
         from jjq.cli.inputs import schema_of
 
-        fields = {field.name: field for field in schema_of(arguments.schema_from)}
+        found = schema_of(arguments.schema_from)
+        twice = next((name for name in found.names if found.names.count(name) > 1), None)
+        if twice is not None:
+            raise UsageError(f"{arguments.schema_from} has two columns {twice!r}; rename one")
+        fields = {field.name: field for field in found}
     names = [field.name for field in arguments.column]
     if len(set(names)) != len(names):
         raise UsageError(f"a column is given twice: {', '.join(names)}")

@@ -13,17 +13,24 @@ _SAID = (
     ),
     ("raise the limit with alter_topic", "raise the limit with `jjq topic alter`"),
     ("Add one with alter_topic(add_columns=...)", "Add one with `jjq topic alter --add-column NAME:TYPE`"),
+    ("add some with alter_topic", "add some with `jjq topic alter --partitions`"),
+    ("change it with alter_topic", "change it with `jjq topic alter`"),
+    (
+        "Columns are added with alter_topic(add_columns=...)",
+        "Columns are added with `jjq topic alter --add-column NAME:TYPE`",
+    ),
     ("make it with create=True", "make it with `jjq channel create`"),
     ("make one with jjq.open(path) or `jjq topic create`", "make one with `jjq topic create`"),
     (", or open it with read_only=True", ""),
     ("batch_id ", "--batch "),
-    ("; get it again with store.topic(name)", ""),
     (
         "Commit what belongs together at once (store.stage), and give each write a writer_id of its own; `jjq writer",
         "Give each its own --writer; `jjq writer",
     ),
 )
-_HANDLE = re.compile(r"; use it with store\.subscriber\('[^']*'\)")
+_HANDLE = re.compile(
+    r"; use it with store\.subscriber\('[^']*'\)|; get it again with store\.topic\('[^']*'\), if it was made again"
+)
 
 
 def for_command_line(message: str) -> str:

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from jjq.errors import InvalidArgument, StoreClosed
-from jjq.interest import glob
+from jjq.interest import check_pattern, glob
 from jjq.model import check_name
-from jjq.pubsub import Message, PubSub, _check_pattern
+from jjq.pubsub import Message, PubSub
 from jjq.values import timeout_s
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class RemotePubSub(PubSub):
         if not patterns:
             raise InvalidArgument("psubscribe to at least one pattern; '*' takes all")
         for pattern in patterns:
-            glob(_check_pattern(pattern))
+            glob(check_pattern(pattern))
             self._change("psubscribe", pattern)
 
     def unsubscribe(self, *names: str) -> None:

@@ -26,7 +26,7 @@ from jjq.clock import now_us
 from jjq.config import Duration
 from jjq.errors import InvalidArgument, StoreReadOnly
 from jjq.interest import glob
-from jjq.log.reader import output_schema
+from jjq.log.projection import output_schema
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Commit, PartitionOffsets, Record, Slice, StagedFile, TopicOffsets, WriterInfo, check_name
 from jjq.producer import Producer
@@ -109,7 +109,7 @@ class RemoteStore(Store):
         self,
         name: str,
         *,
-        partitions: int = 1,
+        partitions: int | None = None,
         schema: pa.Schema | None = None,
         exist_ok: bool = False,
         **settings: Any,
@@ -252,11 +252,11 @@ class RemoteStore(Store):
 
     def commit(
         self, staged: Sequence[StagedFile], writer_id: str | None = None, batch_id: int | None = None,
-        query_id: str | None = None, *, rows_may_differ: bool = False,
+        query_id: str | None = None, *, run_id: str | None = None, rows_may_differ: bool = False,
     ) -> Commit:  # fmt: skip
         told = self.connection.act(
             "commit", once=writer_id is None, staged=[each.to_json() for each in staged], writer_id=writer_id,
-            batch_id=batch_id, query_id=query_id, rows_may_differ=rows_may_differ,
+            batch_id=batch_id, query_id=query_id, run_id=run_id, rows_may_differ=rows_may_differ,
         )  # fmt: skip
         positions = {name: {p: (start, end) for p, start, end in spans} for name, spans in told["positions"]}
         return Commit(positions, told["duplicate"], told["transaction"])

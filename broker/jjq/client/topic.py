@@ -15,7 +15,7 @@ from jjq import objects, wire
 from jjq.catalog.rows import TopicRow
 from jjq.client.connection import Connection, known_error
 from jjq.errors import InvalidArgument, StoreError
-from jjq.log.reader import output_schema
+from jjq.log.projection import output_schema
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import PartitionOffsets, Position, Record, SegmentInfo, Slice
 from jjq.records import to_records
@@ -150,6 +150,12 @@ class RemoteReader:
             skip_lost=skip_lost,
         )
         return [Slice(self._topic_id, self._name, *each) for each in found]
+
+    def read(
+        self, slices: Sequence[Slice], user: pa.Schema, metadata: Sequence[str] = (), target_bytes: int = BATCH_BYTES
+    ) -> Iterator[pa.RecordBatch]:
+        ticket = Ticket(self._topic_id, wire.ranges_of(slices), user, tuple(metadata), target_bytes)
+        return read_ticket(self._connection, ticket, output_schema(user, metadata))
 
     def seek_time(self, partition: int, ts: int) -> int | None:
         found = dict(self._connection.ask("offset_for_timestamp", topic_id=self._topic_id, ts_us=ts))

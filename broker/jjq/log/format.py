@@ -341,13 +341,11 @@ class RowsTemplate:
     _NODES = 7
 
     def __init__(self, schema: pa.Schema) -> None:
-        columns = [
-            pa.array([1], schema.field(0).type),
-            pa.array([b"k"], pa.binary()),
-            pa.array([None], schema.field(2).type),
-            pa.array([b"v"], pa.binary()),
-        ]
-        message = encode(pa.record_batch(columns, schema=schema), 0, 0)
+        # Without pa.array, which imports pandas where it is installed: the first push would wait half a second for that.
+        byte = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"v")])
+        stamp = pa.Array.from_buffers(schema.field(0).type, 1, [None, pa.py_buffer(bytes(8))])
+        headers = pa.nulls(1, schema.field(2).type)
+        message = encode(pa.RecordBatch.from_arrays([stamp, byte, headers, byte], schema=schema), 0, 0)
         head, self._field_at = message.head, message.field_at
         self._layout = layout = flat.batch_layout(head)
         if (layout.buffer_count, layout.node_count) != (self._COUNT, self._NODES):

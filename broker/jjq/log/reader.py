@@ -20,18 +20,17 @@ from jjq.errors import DamagedSegment, DataLoss, InvalidArgument, StoreError
 from jjq.log.bounds import Test
 from jjq.log.contracts import LogCatalog, PartitionState, TopicFacts
 from jjq.log.format import NO_TS
+from jjq.log.projection import output_schema, project
 from jjq.log.recovery import survey
 from jjq.log.sealed import SealedReader, rebatch
 from jjq.log.stream import StreamReader, open_end
 from jjq.model import PartitionOffsets, Segment, SegmentInfo, Slice
-from jjq.schema import METADATA_TYPES, SYSTEM_COLUMNS
+from jjq.schema import SYSTEM_COLUMNS
 
 _TAIL_BATCHES = 64  # messages that a live consumer takes in at once
 LOST = "lost"  # kind of a segment row that stands for records that repair could not save
 
 File = TypeVar("File", SealedReader, StreamReader)
-
-_KEPT_ROWS = 1 << 15  # columns that say the same in every row are made once for batches of up to so many
 
 
 class Keeper(Protocol):
@@ -519,38 +518,3 @@ class LogReader:
         for reader in self._active.values():
             reader.close()  # no locks on these descriptors: closing ours leaves the parent's alone
         self._active = {}
-
-
-def output_schema(user: pa.Schema, metadata: Sequence[str]) -> pa.Schema:
-    return pa.schema([*user, *(pa.field(name, METADATA_TYPES[name]) for name in metadata)])
-
-
-def project(batch: pa.RecordBatch, physical: pa.Schema, base: int, place: Slice, user: pa.Schema,
-            metadata: Sequence[str], output: pa.Schema) -> pa.RecordBatch:  # fmt: skip
-    """Chosen columns of a physical batch whose first row is at offset `base`."""
-    rows = batch.num_rows
-    names = batch.schema.names
-    columns = [
-        batch.column(names.index(field.name)) if field.name in names else pa.nulls(rows, field.type) for field in user
-    ]
-    for name in metadata:
-        if name == "_offset":
-            columns.append(pa.arange(base, base + rows))
-        elif name == "_partition":
-            columns.append(_repeated(place.partition, pa.int32(), rows))
-        elif name == "_topic":
-            columns.append(_repeated(place.topic, pa.string(), rows))
-        else:
-            columns.append(batch.column(names.index(name)))
-    return pa.RecordBatch.from_arrays(columns, schema=output)
-
-
-def _repeated(value: int | str, kind: pa.DataType, rows: int) -> pa.Array:
-    if rows > _KEPT_ROWS:
-        return pa.repeat(pa.scalar(value, kind), rows)
-    return _kept(value, kind, 1 << (rows - 1).bit_length() if rows else 0).slice(0, rows)
-
-
-@functools.lru_cache(maxsize=32)
-def _kept(value: int | str, kind: pa.DataType, rows: int) -> pa.Array:
-    return pa.repeat(pa.scalar(value, kind), rows)

@@ -80,7 +80,11 @@ class SealedWriter:
         head = MAGIC + fmt.stream_head(schema)
         self._fd = files.create(self.path)
         self._crc, self._meta_crc, self.length = fmt.crc32c(head), fmt.crc32c(head), len(head)
-        files.pwrite(self._fd, head, 0)
+        try:
+            files.pwrite(self._fd, head, 0)
+        except BaseException:
+            files.close(self._fd)
+            raise
 
     def write_all(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Physical batches of any size, written in batches of about 1 MiB."""
@@ -115,11 +119,11 @@ class SealedWriter:
         """Writes the footer and syncs the file; the directory is the caller's to sync, once for all its files."""
         footer = flat.END_OF_STREAM + make_footer(self.schema, self._blocks, self._bounds.metadata())
         footer += struct.pack("<i", len(footer) - len(flat.END_OF_STREAM)) + TAIL
-        files.pwrite(self._fd, footer, self.length)
         self._crc = fmt.extend(self._crc, footer)
         self._meta_crc = fmt.extend(self._meta_crc, footer)
-        self.length += len(footer)
         try:
+            files.pwrite(self._fd, footer, self.length)
+            self.length += len(footer)
             files.datasync(self._fd)
         finally:
             files.close(self._fd)

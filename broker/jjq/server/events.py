@@ -104,6 +104,7 @@ async def post_event(request: Request) -> Response:
     if known_topic(parts) is None:
         await request.run(open_topic, parts)
     position = await parts.gathering.push(name, Item({"type": kind, "body": body}, None, headers, len(body) + 64))
+    assert position.timestamp is not None  # as it is only of a writer's batch that was there before
     found = event_id(position.timestamp, position.partition, position.offset)
     return Response(b'{"id":"%b"}' % found.encode(), media_type=JSON)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from jjq import pushing
 from jjq.errors import InvalidArgument
 from jjq.log.format import NO_MARK
 from jjq.log.requests import Append, MorePartitions
@@ -49,10 +50,12 @@ def append(
     request = _request(topic, batch, stamps, min(topic.config.max_record_bytes, max_record_bytes))
     if mark is not None:
         request.producer, request.sequence = mark
-    appended = topic._append_all({place: request}, among)
+    appended = topic.append_all({place: request}, among)
     if appended is None:
         raise MorePartitions
-    return appended[0].start, appended[0].timestamp
+    start, timestamp = appended[0].start, appended[0].timestamp
+    assert timestamp is not None  # as it is only of a writer's batch that was there before
+    return start, timestamp
 
 
 def _plain(
@@ -61,7 +64,7 @@ def _plain(
     """What most small batches are: the checks that are for columns would take longer than to append it."""
     for key, value in zip(keys, values, strict=True):
         topic.check_size(len(value or b"") + len(key or b""), limit, "the record")
-    return topic._request(values, keys, None, stamps)
+    return pushing.request(topic, values, keys, None, stamps)
 
 
 def _request(topic: Topic, batch: pa.RecordBatch, stamps: Sequence[int] | None, limit: int) -> Append:
@@ -73,7 +76,7 @@ def _request(topic: Topic, batch: pa.RecordBatch, stamps: Sequence[int] | None, 
     keys = cast(batch.column("_key"), pa.binary(), "_key")
     headers = cast(batch.column("_headers"), HEADERS, "_headers")
     own = pa.Table.from_batches([batch]).drop_columns(["_key", "_headers"])
-    user = topic._retry_schema(lambda: conform(own, RAW if topic.schema is None else topic.schema))
+    user: pa.Table = topic.retry_schema(lambda: conform(own, RAW if topic.schema is None else topic.schema))
     for name, column in zip(user.schema.names, user.columns, strict=True):
         topic.check_size(longest(column), limit, f"a value of column {name!r}")
     topic.check_size(longest(keys), limit, "a key")

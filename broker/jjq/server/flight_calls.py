@@ -21,7 +21,6 @@ from jjq.errors import (
     JjqError,
     StagedFileMissing,
     StoreError,
-    TopicDeleted,
 )
 from jjq.log.check import check_segment
 from jjq.log.format import NO_TS
@@ -65,10 +64,7 @@ class Served:
         if found is None or time.monotonic() - made_at > _FRESH_S:
             row = self.store.catalog.topic_by_id(topic_id)
             if row is None:
-                raise TopicDeleted(
-                    f"the topic (id {shown(topic_id)}) was deleted; get it again with store.topic(name)",
-                    topic_id=topic_id,
-                )
+                raise self.store.catalog.deleted(topic_id)
             if len(self._topics) >= _TOPICS:
                 self._topics.clear()
             found = self.store._topic(row)
@@ -248,12 +244,12 @@ def topics(call: Call) -> list[dict[str, Any]]:
 
 @action
 def create_topic(
-    call: Call, name: Any, partitions: Any = 1, schema: bytes | None = None, exist_ok: bool = False,
+    call: Call, name: Any, partitions: Any = None, schema: bytes | None = None, exist_ok: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Makes a topic. Who may push to it may make it on first use, where that is not switched off."""
     given = named_values(settings, "settings")
-    plain = exist_ok and partitions == 1 and schema is None and given.keys() <= {"ephemeral"}
+    plain = partitions in (None, 1) and schema is None and given.keys() <= {"ephemeral"}
     call.may("push" if plain and call.store.create_topics else "topic.create", name if isinstance(name, str) else None)
     made = call.store.create_topic(
         name, partitions=partitions, schema=wire.unpack_schema(schema), exist_ok=bool(exist_ok), **given
@@ -418,13 +414,13 @@ def stage_finish(call: Call, handle: int, writes: int) -> list[str]:
 @action
 def commit(
     call: Call, staged: Sequence[str], writer_id: Any = None, batch_id: Any = None, query_id: Any = None,
-    rows_may_differ: bool = False,
+    run_id: Any = None, rows_may_differ: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Makes staged files visible in one transaction, once for a writer and its batch."""
     files = _staged(call, staged)
     for each in files:
         call.served.check_staged(each)
-    done = call.store.commit(files, writer_id, batch_id, query_id, rows_may_differ=bool(rows_may_differ))
+    done = call.store.commit(files, writer_id, batch_id, query_id, run_id=run_id, rows_may_differ=bool(rows_may_differ))
     return {
         "positions": [[name, [[p, *span] for p, span in each.items()]] for name, each in done.positions.items()],
         "duplicate": done.duplicate, "transaction": done.transaction,

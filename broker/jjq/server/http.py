@@ -28,6 +28,7 @@ from jjq.server.sse import Hub
 from jjq.store import Store
 
 _CALLS = 24  # blocking calls at a time; what is waited for has no thread
+_SEARCHES = 4
 _BACKLOG = 1024
 _KEEP_ALIVE_S = 75
 _UNSENT_BYTES = 128 << 10
@@ -144,7 +145,7 @@ class HttpFront:
         parts = Parts(
             store=self._store, settings=self._settings, guard=self._guard, calls=calls, gathering=Gathering(push),
             hub=Hub(lambda: parts), consumers=Consumers(self._store), health=Health(self._store), counters=Counters(),
-            stopping=asyncio.Event(),
+            stopping=asyncio.Event(), searches=asyncio.Semaphore(_SEARCHES),
         )  # fmt: skip
         return parts
 

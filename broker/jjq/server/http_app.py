@@ -6,7 +6,6 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Iterable
 from typing import Any
 
 from starlette.responses import Response
@@ -186,7 +185,3 @@ async def _never(request: object) -> Response:
 def _raw_path(scope: Scope) -> str:
     """As it was sent, so that an encoded slash in a name is part of the name."""
     return bytes(scope["raw_path"]).decode("latin-1").partition("?")[0]
-
-
-def paths(operations: Iterable[Operation]) -> list[str]:
-    return sorted({operation.path for operation in operations})

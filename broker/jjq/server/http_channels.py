@@ -241,16 +241,13 @@ _act("channel.use", "revive", "Gives its dead letters back to the channel, for n
         "type": "object", "required": ["deliveries"], "properties": {
             "deliveries": {"type": "array", "items": _DELIVERY}}}})},
 )  # fmt: skip
-async def receive(request: Request) -> dict[str, Any]:
+async def receive(request: Request) -> Any:
     try:
         found = await _receive(request)
     except (ChannelNotFound, TopicDeleted):
         found = await _receive(request)  # there may be another by that name by now
-    return {
-        "deliveries": [
-            {"id": name, "attempts": each.attempts, "record": record_json(each.record)} for name, each in found
-        ]
-    }
+    deliveries = [{"id": name, "attempts": each.attempts, "record": record_json(each.record)} for name, each in found]
+    return await request.answer({"deliveries": deliveries})
 
 
 async def _receive(request: Request) -> list[tuple[str, Delivery]]:

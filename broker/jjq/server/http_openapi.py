@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Iterable
-from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any
 
@@ -92,11 +89,3 @@ def _answer(about: str, content: Any) -> dict[str, Any]:
     if not content:
         return {"description": about}
     return {"description": about, "content": {kind: {"schema": schema} for kind, schema in content.items()}}
-
-
-def statuses(operations: Iterable[Operation]) -> set[HTTPStatus]:
-    return {HTTPStatus(status) for each in operations for status in each.answers}
-
-
-def parameters_in(path: str) -> list[str]:
-    return re.findall(r"\{(\w+)\}", path)

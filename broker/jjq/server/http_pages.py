@@ -60,7 +60,7 @@ async def static(request: Request) -> Response:
         "type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}})},
 )  # fmt: skip
 async def log_in(request: Request) -> Response:
-    token = (await request.document())["token"]
+    token = (await request.document(_LOGIN_BYTES))["token"]
     if not (token.isascii() and token.isprintable()) or set(token) & set(' ",;\\'):
         raise Unauthorized("there is no such token")
     caller = request.parts.guard.caller(token)

@@ -81,7 +81,7 @@ async def read_records(request: Request) -> Any:
     look = functools.partial(_page, feed, given["max"] or 100)
     records = await look_until(request, topic, look, given["timeout"] or 0.0)
     positions = {partition: offset for partition, (offset, _) in feed.places().items()}
-    return {"records": list(map(record_json, records)), "next": positions_text(positions)}
+    return await request.answer({"records": list(map(record_json, records)), "next": positions_text(positions)})
 
 
 def positions_of(topic: Topic, start: str, partition: int | None = None) -> dict[int, int]:
@@ -158,14 +158,17 @@ def _one(topic: Topic, partition: int, offset: int) -> Record:
     ],
     answers={200: ("Records.", {JSON: _PAGE})},
 )  # fmt: skip
-async def search_records(request: Request) -> dict[str, Any]:
+async def search_records(request: Request) -> Any:
     given = request.arguments
     topic = await request.run(request.store.topic, given["topic"])
     start = given["start"] or "earliest"
-    records, positions, end = await request.run(
-        _search, topic, start, given["partition"], given["contains"], given["max"] or 100
+    async with request.parts.searches:
+        records, positions, end = await request.run(
+            _search, topic, start, given["partition"], given["contains"], given["max"] or 100
+        )
+    return await request.answer(
+        {"records": list(map(record_json, records)), "next": positions_text(positions), "end": end}
     )
-    return {"records": list(map(record_json, records)), "next": positions_text(positions), "end": end}
 
 
 def _search(

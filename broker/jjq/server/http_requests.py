@@ -59,6 +59,7 @@ class Parts:
     health: Health
     counters: Counters
     stopping: asyncio.Event
+    searches: asyncio.Semaphore  # they take long, and are not to take all threads
     topics: dict[str, Topic] = field(default_factory=dict)  # handles that pushes use again
     shared_stats: Shared | None = None
     hosts: set[str] = field(default_factory=set)  # that requests without a token have named, and may
@@ -210,15 +211,19 @@ class Request:
             raise _too_large(limit)
         return _whole(message, b"".join(pieces))
 
-    async def document(self) -> Any:
-        """The body as JSON, held against what the operation takes."""
+    async def document(self, most: int | None = None) -> Any:
+        """The body, of `most` bytes, as JSON, held against what the operation takes."""
         if self.media_type not in ("", JSON):
             raise RequestError(f"the body must be {JSON}, not {self.media_type}", "unsupported_media_type")
-        data = await self.body()
+        data = await self.body(most)
         found = parse_json(data) if len(data) <= _SMALL_BYTES else await self.run(parse_json, data)
         assert self.operation.body is not None
         check(found, self.operation.body[JSON], "the body")
         return found
+
+    async def answer(self, content: Any) -> Json:
+        """A document that may be large, made in a thread: the loop is everybody's."""
+        return await self.run(Json, content)
 
     async def run(self, call: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
         """A blocking call, in a thread."""
@@ -256,9 +261,7 @@ def _whole(message: Mapping[str, Any], data: bytes) -> bytes:
 
 
 def _too_large(limit: int) -> RequestError:
-    return RequestError(
-        f"the body has more than {limit:,} bytes (max_request_bytes); push in several parts", "request_too_large"
-    )
+    return RequestError(f"the body has more than the {limit:,} bytes that are taken at once", "request_too_large")
 
 
 def _headers(scope: Scope) -> dict[str, str]:

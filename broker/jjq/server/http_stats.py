@@ -14,7 +14,7 @@ from starlette.responses import Response
 from jjq.server.http_operations import EVENTS, JSON, TEXT, Table
 from jjq.server.http_records import instant
 from jjq.server.http_requests import Json, Parts, Request, dumped
-from jjq.server.sse import Stream
+from jjq.server.sse import Stream, end_of
 
 table = Table("Watching")
 
@@ -99,10 +99,13 @@ class _StatsSource:
 
     async def _tell(self, stream: Stream) -> None:
         request = stream.request
-        while stream.outbox.end is None:
-            found = visible(request, await request.run(Shared.of(request.parts).stats))
-            stream.put(b"event: stats\ndata: %b\n\n" % dumped(found))
-            await asyncio.sleep(_EVERY_S)
+        try:
+            while stream.outbox.end is None:
+                found = visible(request, await request.run(Shared.of(request.parts).stats))
+                stream.put(b"event: stats\ndata: %b\n\n" % dumped(found))
+                await asyncio.sleep(_EVERY_S)
+        except Exception as error:  # noqa: BLE001 - the client must hear of it
+            stream.outbox.finish(end_of(request.parts)(error))
 
 
 class Shared:

@@ -117,7 +117,7 @@ async def delete_subscriber(request: Request) -> None:
     parameters=[SUBSCRIBER_NAME, TIMEOUT, query("max", "How many at most, 1 by default.", type="integer", minimum=1, maximum=1000)],
     answers={200: ("Records, none when there was none in time.", {JSON: _RECORDS})}, scope="subscriber",
 )  # fmt: skip
-async def pop_records(request: Request) -> dict[str, Any]:
+async def pop_records(request: Request) -> Any:
     most = request.arguments["max"] or 1
 
     def pop() -> list[Record]:
@@ -132,7 +132,7 @@ async def pop_records(request: Request) -> dict[str, Any]:
         return records
 
     subscriber = await request.run(_find, request, "subscriber.use")
-    return {"records": list(map(record_json, await _until(request, subscriber, pop)))}
+    return await request.answer({"records": list(map(record_json, await _until(request, subscriber, pop)))})
 
 
 @table.operation(

@@ -280,7 +280,7 @@ class Hub:
         if known is None or known.ended:
             parts = self._parts()
             known = self._feeds[key] = TopicFeed(
-                parts.store, topic, encoding, parts.calls, functools.partial(self._forget, key), _end_of(parts)
+                parts.store, topic, encoding, parts.calls, functools.partial(self._forget, key), end_of(parts)
             )
         return known
 
@@ -290,11 +290,13 @@ class Hub:
             del self._feeds[key]
 
 
-def _end_of(parts: Parts) -> Callable[[BaseException], dict[str, Any]]:
+def end_of(parts: Parts) -> Callable[[BaseException], dict[str, Any]]:
+    """What clients are told of an error that ends what they are sent."""
+
     def end(error: BaseException) -> dict[str, Any]:
         if isinstance(error, JjqError):
             return body_of(error, parts.store.path)
-        log.error("a feed failed", exc_info=error)
+        log.error("what streams are sent failed", exc_info=error)
         return {"code": "internal", "message": "the broker met an error that it did not expect", "retryable": True}
 
     return end

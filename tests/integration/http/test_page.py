@@ -61,13 +61,13 @@ def test_everything_comes_from_the_broker(shown: Front, browser: Browser) -> Non
     browser.until(SHOWN, "#operations summary", "/api/events")
 
 
-@pytest.mark.parametrize("place", ["/", "/#/topic/orders", "/docs"])
-def test_it_fits_a_screen_of_400_pixels(shown: Front, browser: Browser, place: str) -> None:
+@pytest.mark.parametrize("page", ["/", "/#/topic/orders", "/docs"])
+def test_it_fits_a_screen_of_400_pixels(shown: Front, browser: Browser, page: str) -> None:
     browser.resize(400, 900)
     browser.open("about:blank")
-    browser.open(shown.url + place)
+    browser.open(shown.url + page)
     browser.until(
-        SHOWN, "#operations summary" if place == "/docs" else "main td", "order" if place != "/docs" else "/pub"
+        SHOWN, "#operations summary" if page == "/docs" else "main td", "order" if page != "/docs" else "/pub"
     )
     assert browser.run("return document.documentElement.scrollWidth <= window.innerWidth")
 

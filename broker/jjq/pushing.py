@@ -1,0 +1,213 @@
+"""Pushing many records of a topic at once: what people give becomes requests to append, or files that a commit takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import NoneType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from jjq.clock import now_us
+from jjq.deferral import Delay, defer_all, delay_us
+from jjq.errors import DamagedSegment, DataLoss, Forbidden, InvalidArgument, OffsetOutOfRange
+from jjq.log.requests import Append
+from jjq.log.sealed import BATCH_BYTES
+from jjq.model import Commit, PositionRange, Positions, StagedFile
+from jjq.schema import (
+    SYSTEM_FIELDS,
+    check_headers,
+    decoded_size,
+    headers_array,
+    headers_size,
+    longest,
+    null_headers,
+    rows_to_table,
+    to_bytes,
+    to_table,
+)
+from jjq.staging import partition_of, prepare, split
+from jjq.values import shown
+
+if TYPE_CHECKING:
+    from jjq.store import Store
+    from jjq.topic import Headers, Timestamp, Topic
+
+_MOST_BYTES = (1 << 31) - (1 << 20)  # of a message: Arrow's offsets have 32 bits
+_APPEND_BYTES = 32 << 20  # a larger table is staged and linked: atomic, and it holds no lock while it is written
+
+
+def push_many(
+    topic: Topic, store: Store, values: Sequence[Any], *, keys: Sequence[bytes | str | None] | None,
+    headers: Sequence[Headers] | None, timestamps: Sequence[Timestamp] | None, partition: int | None, atomic: bool,
+    delay: Delay,
+) -> Positions:  # fmt: skip
+    """See `Topic.push_many`."""
+    if isinstance(values, (str, bytes, bytearray, memoryview, Mapping)):
+        raise InvalidArgument(f"push_many takes a list of values, not {type(values).__name__}; push takes one")
+    try:
+        values = list(values)
+    except TypeError as error:
+        raise InvalidArgument(
+            f"push_many takes a list of values, not {type(values).__name__}; push takes one"
+        ) from error
+    for name, given in (("keys", keys), ("headers", headers), ("timestamps", timestamps)):
+        if given is not None and (isinstance(given, (str, bytes, Mapping)) or not hasattr(given, "__len__")):
+            raise InvalidArgument(f"{name} are a list with one for each value, not {type(given).__name__}")
+        if given is not None and len(given) != len(values):
+            raise InvalidArgument(f"{len(values)} values and {len(given)} {name}: give one for each, or none")
+    if not values:
+        return Positions([])
+    key_list = None if keys is None else [None if key is None else to_bytes(key, "a key") for key in keys]
+    pairs = None if headers is None else [check_headers(each) for each in headers]
+    if delay is not None:
+        pairs = defer_all(pairs, len(values), now_us() + delay_us(delay))
+    if atomic:
+        topic.catch_up()
+    while True:
+        default, among = topic.choose(partition, None)
+        if partition is not None or key_list is None or among == 1:
+            groups: Mapping[int, Sequence[int]] = {default: range(len(values))}
+            places = None
+        else:
+            places = [default if key is None else partition_of(key, among) for key in key_list]
+            chosen: dict[int, list[int]] = {}
+            for i, place in enumerate(places):
+                chosen.setdefault(place, []).append(i)
+            groups = chosen
+        requests: dict[int, Append] = {}
+        for place, rows in groups.items():
+            whole = len(rows) == len(values)
+            requests[place] = request(
+                topic,
+                values if whole else [values[i] for i in rows],
+                [None] * len(rows) if key_list is None else [key_list[i] for i in rows],
+                None if pairs is None else [pairs[i] for i in rows],
+                None if timestamps is None else [timestamps[i] for i in rows],
+            )
+        if atomic and len(requests) > 1:
+            return _link_requests(topic, store, requests, places)
+        ranges = topic.append_all(requests, among)
+        if ranges is not None:
+            return Positions(ranges, places)
+
+
+def push_table(
+    topic: Topic, store: Store, data: Any, *, key: str | None, partition: int | None, timestamp: str | None,
+    writer_id: str | None, batch_id: int | None,
+) -> Positions:  # fmt: skip
+    """See `Topic.push_table`."""
+    stamps = None
+    data = to_table(data)  # once, as a reader cannot be read again
+    topic.check_size(decoded_size(data), topic.config.max_batch_bytes, "the batch")
+    if timestamp is not None:
+        if timestamp not in data.schema.names:
+            raise InvalidArgument(f"timestamp {shown(timestamp)} is no column of the data")
+        stamps = data.column(timestamp)
+    table = topic.retry_schema(lambda: prepare(topic, data, key=key, timestamps=stamps))
+    topic.check_size(table.nbytes, topic.config.max_batch_bytes, "the batch")
+    if writer_id is not None or batch_id is not None or table.nbytes > _APPEND_BYTES:
+        topic.catch_up()
+        with store.stage(default_partition=topic.choose(partition, None)[0]) as stage:
+            user = table.select(list(range(len(SYSTEM_FIELDS), table.num_columns)))
+            given = table.column(0) if topic.config.timestamps == "producer" else None
+            stage.write(
+                topic, user, partition=partition, keys=table.column(1), headers=table.column(2), timestamps=given
+            )
+            staged = stage.finish()
+            result = store.commit(staged, writer_id=writer_id, batch_id=batch_id)
+        return _linked(topic, result, staged, None)
+    while True:
+        default, among = topic.choose(partition, None)
+        by_place: dict[int, list[pa.RecordBatch]] = {}
+        for place, batch in split(topic, table, partition, default):
+            by_place.setdefault(place, []).append(batch)
+        requests: dict[int, Append] = {}
+        for place, batches in by_place.items():
+            batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+            given = None if topic.config.timestamps == "broker" else batch.column(0).cast(pa.int64()).to_pylist()
+            body = batch.select(list(range(1, batch.num_columns)))
+            requests[place] = Append(topic.schema_version, batch=body, stamps=given, size=batch.nbytes)
+        ranges = topic.append_all(requests, among)
+        if ranges is not None:
+            return Positions(ranges)
+
+
+def _link_requests(
+    topic: Topic, store: Store, requests: Mapping[int, Append], places: Sequence[int] | None
+) -> Positions:
+    with store.stage() as stage:
+        for place, request in sorted(requests.items()):
+            batch = request.batch
+            if batch is None:
+                headers = null_headers(request.rows) if request.headers is None else headers_array(request.headers)
+                keys, user = (
+                    pa.array(request.keys, pa.binary()),
+                    pa.table({"value": pa.array(request.values, pa.binary())}),
+                )
+            else:
+                keys, headers = batch.column(0), batch.column(1)
+                user = pa.Table.from_arrays(batch.columns[2:], schema=topic.schema)
+            stamps = None if request.stamps is None else pa.array(request.stamps, pa.int64())
+            stage.write(topic, user, partition=place, keys=keys, headers=headers, timestamps=stamps)
+        staged = stage.finish()
+        result = store.commit(staged)
+    return _linked(topic, result, staged, places)
+
+
+def _linked(topic: Topic, result: Commit, staged: Sequence[StagedFile], places: Sequence[int] | None) -> Positions:
+    """Where the records of a commit went. Of a batch that was there before, the first time's."""
+    stamps = {} if result.duplicate else {each.partition: each.min_ts for each in staged if each.min_ts == each.max_ts}
+    ranges = []
+    for place, (start, end) in sorted(result.positions.get(topic.name, {}).items()):
+        ranges.append(PositionRange(place, start, end, stamps.get(place) or _stamp_at(topic, place, start)))
+    return Positions(ranges, places)
+
+
+def _stamp_at(topic: Topic, partition: int, offset: int) -> int | None:
+    """The timestamp of a record, None where it can no longer be read."""
+    try:
+        slices = topic.reader.plan(partition, offset, offset + 1)
+        (batch,) = topic.reader.read(slices, pa.schema([]), ("_timestamp",), BATCH_BYTES)
+    except (DataLoss, DamagedSegment, OffsetOutOfRange, Forbidden):  # a broker's client may be one that only pushes
+        return None
+    return int(batch.column(0).cast(pa.int64())[0].as_py())
+
+
+def request(
+    topic: Topic, values: Sequence[Any], keys: Sequence[bytes | None], headers: list[Any] | None,
+    timestamps: Sequence[Timestamp] | None,
+) -> Append:  # fmt: skip
+    stamps = topic.stamps(timestamps, len(values))
+    limit = topic.config.max_record_bytes
+    if topic.schema is None:
+        # In passes over the whole list: a loop over the records would cost as much as writing them.
+        kinds = set(map(type, values))
+        if not kinds <= {bytes, NoneType}:
+            values = [value if value is None else topic.plain(value) for value in values]
+        sizes = [len(value or b"") for value in values] if NoneType in kinds else list(map(len, values))
+        if any(keys):
+            sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
+        if max(sizes) > limit:
+            i = next(i for i, size in enumerate(sizes) if size > limit)
+            topic.check_size(sizes[i], limit, "the record" if len(sizes) == 1 else f"record {i}")
+        size = sum(sizes)
+        if headers is not None:
+            long = [headers_size(each or ()) for each in headers]
+            topic.check_size(max(long), limit, "the headers of a record")
+            size += sum(long)
+        topic.check_size(size, min(topic.config.max_batch_bytes, _MOST_BYTES), "the batch")
+        return Append(topic.schema_version, keys, values, headers, stamps=stamps, size=size + 400)
+    table = topic.retry_schema(lambda: rows_to_table(values, topic.schema))
+    topic.check_size(table.nbytes, min(topic.config.max_batch_bytes, _MOST_BYTES), "the batch")
+    topic.check_size(max(map(longest, table.columns)), limit, "a value of the record")
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array(keys, pa.binary()),
+            null_headers(len(values)) if headers is None else headers_array(headers),
+            *(column.combine_chunks() for column in table.columns),
+        ],
+        schema=pa.schema([*SYSTEM_FIELDS[1:], *table.schema]),
+    )
+    topic.check_size(batch.nbytes // max(1, len(values)), limit, "the record")
+    return Append(topic.schema_version, batch=batch, stamps=stamps, size=batch.nbytes + 400)

@@ -1,0 +1,1 @@
+"""A package, so that the tests' Spark ends with the last test of this directory."""

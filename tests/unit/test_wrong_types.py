@@ -1,0 +1,87 @@
+"""Values of a wrong type, where lists and handles are asked for: each an error of jjq's own that says what is wanted."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import jjq
+from jjq.values import each_of
+from tests.stores import assert_whole
+
+TABLE = pa.table({"value": [b"x"]})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[jjq.Store]:
+    with jjq.open(tmp_path / "store", maintenance=False) as store:
+        store.create_topic("t").push_many([b"a", b"b"])
+        store.create_subscriber("t", "s")
+        store.channel("t", "c", create=True)
+        yield store
+        assert_whole(store)
+
+
+def channel(store: jjq.Store) -> jjq.Channel:
+    return store.channel("t", "c")
+
+
+# What each takes is not among WRONG, nor is a list of it.
+LISTS: dict[str, Callable[[jjq.Store, Any], Any]] = {
+    "ack": lambda store, wrong: channel(store).ack_many(wrong),
+    "requeue": lambda store, wrong: channel(store).requeue_many(wrong),
+    "touch": lambda store, wrong: channel(store).touch_many(wrong),
+    "commit": lambda store, wrong: store.commit(wrong),
+    "discard": lambda store, wrong: store.discard(wrong),
+    "slices": lambda store, wrong: store.read_slices(wrong),
+    "columns": lambda store, wrong: store.topic("t").read(columns=wrong),
+    "metadata": lambda store, wrong: store.topic("t").read(metadata=wrong),
+    "partitions": lambda store, wrong: store.topic("t").read(partitions=wrong),
+    "offsets": lambda store, wrong: store.offsets(wrong),
+    "keys": lambda store, wrong: store.topic("t").push_many([b"x", b"y"], keys=wrong),
+    "headers": lambda store, wrong: store.topic("t").push_many([b"x", b"y"], headers=wrong),
+    "timestamps": lambda store, wrong: store.topic("t").push_many([b"x", b"y"], timestamps=wrong),
+    "staged keys": lambda store, wrong: store.stage().write("t", TABLE, keys=wrong),
+    "staged headers": lambda store, wrong: store.stage().write("t", TABLE, headers=wrong),
+    "staged timestamps": lambda store, wrong: store.stage().write("t", TABLE, timestamps=wrong),
+    "staged topic": lambda store, wrong: store.stage().write(wrong, TABLE),
+    "staged owner": lambda store, wrong: store.stage(owner=wrong),
+    "numbers of": lambda store, wrong: store.pubsub_numsub(wrong),
+    "names like": lambda store, wrong: store.pubsub_channels(wrong),
+    "unsubscribe": lambda store, wrong: store.pubsub().unsubscribe(wrong),
+    "punsubscribe": lambda store, wrong: store.pubsub().punsubscribe(wrong),
+    "reason": lambda store, wrong: channel(store).requeue_many([], 0.0, wrong),
+}
+
+
+@pytest.mark.parametrize("call", LISTS)
+def test_a_wrong_type_is_refused_in_words(call: str, store: jjq.Store) -> None:
+    record = store.subscriber("s").peek()
+    for wrong in (5, 2.5, object(), {"a": 1}, [object()], [None], [[5]], record, [record], store.topic("t"), [store]):
+        if call == "staged topic" and isinstance(wrong, jjq.Topic):
+            continue
+        with pytest.raises(jjq.InvalidArgument) as caught:
+            LISTS[call](store, wrong)
+        assert len(str(caught.value)) < 1000
+    assert [each.end for each in store.topic("t").offsets()] == [2]
+    assert not store.writers()
+
+
+def test_a_record_in_the_place_of_its_delivery_is_named(store: jjq.Store) -> None:
+    with channel(store) as consumer:
+        (delivery,) = consumer.receive()
+        with pytest.raises(jjq.InvalidArgument, match=r"list of deliveries, as receive returned them, and .* a Record"):
+            consumer.ack_many([delivery.record])  # type: ignore[list-item]
+        with pytest.raises(jjq.InvalidArgument, match="list of deliveries, as receive returned them, not one Delivery"):
+            consumer.ack_many(delivery)  # type: ignore[arg-type]
+        consumer.ack_many(iter([delivery]))
+        assert consumer.counts().acked == 1
+
+
+def test_one_text_is_no_list_of_texts(store: jjq.Store) -> None:
+    for use in (store.offsets, lambda text: store.topic("t").push_many([b"x", b"y"], keys=text)):
+        with pytest.raises(jjq.InvalidArgument, match=r"not (one )?str"):
+            use("ab")
+    assert each_of(("a", "b"), str, "names") == each_of({"a": 1, "b": 2}.keys(), str, "names") == ["a", "b"]

@@ -49,6 +49,8 @@ class Proxy:
             except OSError:
                 client.close()
                 continue
+            for each in (client, broker):  # small messages are not to wait for one another, as gRPC does not let them
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._mutex:
                 self.connections += 1
                 self._sockets |= {client, broker}

@@ -354,6 +354,7 @@ def _client_options(
             # Behind our own pings, which are more frequent: for streams whose peer is gone without a word.
             ("grpc.keepalive_time_ms", 10_000),
             ("grpc.keepalive_timeout_ms", 5_000),
+            ("grpc.initial_reconnect_backoff_ms", 50),
             ("grpc.max_reconnect_backoff_ms", 2_000),
         ]
     }

@@ -67,7 +67,7 @@ INHERITED = {
     RemoteTopic: {
         "id", "name", "row", "created_at", "partitions", "schema", "schema_version", "check_partition", "check_size", "push",
         "push_chosen", "push_many", "push_table", "choose", "plain", "stamps", "select", "check_metadata", "plan_read",
-        "to_pandas", "empty", "pause", "unpause",
+        "to_pandas", "empty", "pause", "unpause", "append_all", "retry_schema",
     },
     RemoteSubscriber: {"id", "name", "topic", "on_data_loss", "created_at", "polled", "poll_from", "commit_to"},
     RemoteChannel: {"topic", "max_in_flight"},

@@ -85,16 +85,13 @@ class Outbox:
             self._filled.clear()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    async def wait(self, seconds: float) -> bool:
-        """Until there is something to send or the end; False after `seconds` without."""
-        if self._filled.is_set():
-            return True
-        try:
-            async with asyncio.timeout(seconds):
-                await self._filled.wait()
-        except TimeoutError:
-            return False
-        return True
+    async def wait(self) -> None:
+        """Until there is something to send, the end, or `poke`."""
+        await self._filled.wait()
+
+    def poke(self) -> None:
+        """Ends a wait though there is nothing."""
+        self._filled.set()
 
 
 class Source(Protocol):
@@ -120,7 +117,11 @@ class Stream:
         self._sending: Send | None = None
         self._task: asyncio.Task[Any] | None = None
         self._begins_at = begins_at
-        self._checked_at = asyncio.get_running_loop().time()  # whether the caller may read
+        self._clock = asyncio.get_running_loop().time
+        self._checked_at = self._sent_at = self._clock()  # whether the caller may read; anything
+        self._writing_since: float | None = None
+        self._beat_is_due = False
+        self._timer: asyncio.TimerHandle | None = None
         self._cut = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -138,6 +139,7 @@ class Stream:
         leaving = asyncio.ensure_future(self.request.gone())
         leaving.add_done_callback(self._left)
         self._parts.hub.streams.add(self)
+        self._tick()
         try:
             mark = f"id: {self._begins_at}\n" if self._begins_at else ""
             await self.send(f"retry: {_RETRY_MS}\n{mark}: jjq\n\n".encode())
@@ -153,18 +155,37 @@ class Stream:
             self._parts.hub.streams.discard(self)
             self._source.leave(self)
             leaving.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
 
     async def _follow(self) -> None:
         while True:
-            if not await self.outbox.wait(self._parts.settings.heartbeat_s):
-                await self.send(self.heartbeat)
-                continue
+            await self.outbox.wait()
             data = self.outbox.take()
             if data:
                 await self.send(data)
             elif self.outbox.end is not None:
                 await self._say_end(self.outbox.end)
                 return
+            elif self._beat_is_due:
+                self._beat_is_due = False
+                await self.send(self.heartbeat)
+
+    def _tick(self) -> None:
+        """Now and then: has a heartbeat sent when nothing else was, and cuts off who takes nothing. One timer for both, as
+        one for each write would cost as much as the write."""
+        now, every = self._clock(), self._parts.settings.heartbeat_s
+        if self._writing_since is None:
+            left = self._sent_at + every - now
+            if left <= 0:
+                self._beat_is_due, left = True, every
+                self.outbox.poke()
+        else:
+            left = self._writing_since + _STALLED_S - now
+            if left <= 0:
+                self.cut("it took nothing for a minute")
+                return
+        self._timer = asyncio.get_running_loop().call_later(min(left, _STALLED_S), self._tick)
 
     def check_right(self) -> None:
         """Raises Unauthorized or Forbidden when the caller may not read on: its token may have been revoked."""
@@ -179,7 +200,7 @@ class Stream:
     async def send(self, data: bytes) -> None:
         """Sends, however long the client takes to make room; one that takes nothing at all is cut off. Raises Unauthorized or
         Forbidden when the caller may not read on."""
-        now = asyncio.get_running_loop().time()
+        now = self._clock()
         if now - self._checked_at >= self._parts.settings.heartbeat_s:
             self._checked_at = now
             self.check_right()
@@ -187,11 +208,11 @@ class Stream:
 
     async def _write(self, data: bytes, *, more: bool) -> None:
         assert self._sending is not None
-        alarm = asyncio.get_running_loop().call_later(_STALLED_S, self.cut, "it took nothing for a minute")
+        self._writing_since = self._clock()
         try:
             await self._sending({"type": "http.response.body", "body": data, "more_body": more})
         finally:
-            alarm.cancel()
+            self._sent_at, self._writing_since = self._clock(), None
 
     def put(self, data: bytes) -> None:
         """What came, for the client; cuts it off when too much waits already."""

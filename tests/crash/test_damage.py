@@ -15,6 +15,7 @@ from jjq.errors import DamagedSegment
 from jjq.log import flat
 from jjq.log.format import ENTRY_SIZE
 from tests.crash.checks import Rows, open_alone
+from tests.stores import flip, roll
 
 Read = Callable[[jjq.Store], Rows]
 HEAD = 1024  # a stream file's schema message is nothing that a reader relies on
@@ -278,3 +279,88 @@ def test_pushing_to_a_damaged_partition_goes_on_or_says_why(damaged: Damaged, pl
             assert position.offset == end
             for each in (store, other):
                 assert each.topic("t").read(end, metadata=["_offset"]).read_all()["_offset"].to_pylist() == [end]
+
+
+def by_polls(store: jjq.Store) -> Iterator[int]:
+    with store.create_subscriber("t", "polls") as subscriber:
+        while records := subscriber.poll(max_records=700):
+            yield from (record.offset for record in records)
+
+
+def by_channel(store: jjq.Store) -> Iterator[int]:
+    with store.channel("t", "receives", create=True) as channel:
+        while deliveries := channel.receive(max_records=300, timeout=0):
+            for each in deliveries:
+                each.ack()
+                yield each.record.offset
+
+
+def by_batches(store: jjq.Store) -> Iterator[int]:
+    for batch in store.topic("t").read(metadata=["_offset"]):
+        yield from batch.column("_offset").to_pylist()
+
+
+def by_pops(store: jjq.Store) -> Iterator[int]:
+    for record in iter(store.create_subscriber("t", "pops").pop, None):
+        yield record.offset
+
+
+def exhaust(offsets: Iterator[int], found: list[int]) -> None:
+    for each in offsets:
+        found.append(each)  # noqa: PERF402 - an error leaves what came before it
+
+
+@pytest.mark.parametrize("state", ["active", "rolled", "sealed"])
+def test_what_is_whole_before_damage_is_read_before_the_error_and_nothing_behind_it(state: str, tmp_path: Path) -> None:
+    with jjq.open(tmp_path) as store:
+        topic = store.create_topic("t", compression="lz4")
+        for first in range(0, 12000, 500):
+            topic.push_many([b"value %06d" % (first + i) for i in range(500)])
+        if state != "active":
+            roll(store, "t")
+        if state == "sealed":
+            store.maintain(grace_us=0)
+        file = topic.segments()[0]
+        assert (file.state, file.end) == (state, 12000)
+    # A byte of the 21st message, or of the last of three batches.
+    data = Path(file.path).read_bytes()
+    flip(Path(file.path), len(data) * 10 // 12 if state == "sealed" else data.index(b"value 010250"))
+    with jjq.open(tmp_path) as store:
+        for read in (by_pops, by_polls, by_channel, by_batches):
+            found: list[int] = []
+            with pytest.raises(DamagedSegment):
+                exhaust(read(store), found)
+            assert found == list(range(8000 if state == "sealed" else 10000)), read.__name__
+
+
+def test_who_follows_record_by_record_gets_what_is_whole_before_damage(tmp_path: Path) -> None:
+    with jjq.open(tmp_path) as store:
+        topic = store.create_topic("t")
+        subscriber = store.create_subscriber("t", "s")
+        topic.push(b"first")
+        assert subscriber.pop().offset == 0
+        for i in range(1, 10):
+            topic.push(b"value %d" % i)
+        file = Path(topic.segments()[0].path)
+        flip(file, file.read_bytes().index(b"value 6"))
+        assert [subscriber.pop().offset for _ in range(5)] == [1, 2, 3, 4, 5]
+        for _ in range(2):
+            with pytest.raises(DamagedSegment):
+                subscriber.pop()
+
+
+@pytest.mark.parametrize("left", [0.1, 0.45, 0.9])
+def test_large_messages_of_a_file_cut_short_are_damage_and_those_before_are_read(left: float, tmp_path: Path) -> None:
+    with jjq.open(tmp_path) as store:
+        topic = store.create_topic("t")
+        for _ in range(12):
+            topic.push_many([bytes(100_000)] * 3)
+        file = Path(topic.segments()[0].path)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(len(whole) * left)])
+    with jjq.open(tmp_path) as store:
+        for read in (by_pops, by_polls, by_channel, by_batches):
+            found: list[int] = []
+            with pytest.raises(DamagedSegment):
+                exhaust(read(store), found)
+            assert found == list(range(int(36 * left) // 3 * 3)), read.__name__

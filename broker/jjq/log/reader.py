@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from jjq.errors import DamagedSegment, DataLoss, InvalidArgument, StoreError
+from jjq.errors import DamagedSegment, DataLoss, InvalidArgument, JjqError, StoreError
 from jjq.log.bounds import Test
 from jjq.log.contracts import LogCatalog, PartitionState, TopicFacts
 from jjq.log.format import NO_TS
@@ -385,7 +385,13 @@ class LogReader:
             if closed or end <= offset:
                 return None
             stop = min(end, offset + rows)
-            found = list(itertools.islice(reader.scan(offset, stop), _TAIL_BATCHES))
+            found: list[tuple[int, pa.RecordBatch]] = []
+            try:
+                for each in itertools.islice(reader.scan(offset, stop), _TAIL_BATCHES):
+                    found.append(each)  # noqa: PERF402 - an error leaves what came before it
+            except JjqError:
+                if not found:
+                    raise  # else who asks for what comes next meets it again
             physical = reader.schema
         place = Slice(self.topic_id, self.topic, partition, offset, stop, 0, 0)
         output = output_schema(user, metadata)

@@ -35,26 +35,32 @@ def sealed_path(directory: Path, uuid: str) -> Path:
 
 def rebatch(batches: Iterable[pa.RecordBatch], target_bytes: int = BATCH_BYTES, most_rows: int = 1 << 20,
             ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-    """The same rows in batches of about `target_bytes`: large ones are cut (without copying), small ones joined."""
+    """The same rows in batches of about `target_bytes`: large ones are cut (without copying), small ones joined. What comes
+    before an error is given out before it is raised."""
     held: list[pa.RecordBatch] = []
     held_bytes = held_rows = 0
-    for batch in batches:
-        size = batch.nbytes
-        rows = batch.num_rows
-        if not rows:
-            continue
-        if held and (held_bytes + size > target_bytes or held_rows + rows > most_rows):
+    try:
+        for batch in batches:
+            size = batch.nbytes
+            rows = batch.num_rows
+            if not rows:
+                continue
+            if held and (held_bytes + size > target_bytes or held_rows + rows > most_rows):
+                yield _joined(held)
+                held, held_bytes, held_rows = [], 0, 0
+            if size >= target_bytes or rows >= most_rows:
+                pieces = max(1, round(size / target_bytes), -(-rows // most_rows))
+                step = -(-rows // pieces)
+                for start in range(0, rows, step):
+                    yield batch.slice(start, step)
+            else:
+                held.append(batch)
+                held_bytes += size
+                held_rows += rows
+    except Exception:
+        if held:
             yield _joined(held)
-            held, held_bytes, held_rows = [], 0, 0
-        if size >= target_bytes or rows >= most_rows:
-            pieces = max(1, round(size / target_bytes), -(-rows // most_rows))
-            step = -(-rows // pieces)
-            for start in range(0, rows, step):
-                yield batch.slice(start, step)
-        else:
-            held.append(batch)
-            held_bytes += size
-            held_rows += rows
+        raise
     if held:
         yield _joined(held)
 

@@ -214,7 +214,7 @@ class StreamReader:
         origin = run[0].position
         data = files.pread(self._fd, run[-1].end_position - origin, origin)
         if len(data) != run[-1].end_position - origin or fmt.extend(before.file_crc, data) != run[-1].file_crc:
-            raise self._damaged(run[0], "the bytes do not match their checksum", run[-1].end)
+            return [], False
         self._left_at = (run[-1].end, at + behind)
         keys, values = self._template.rows_at(data, [each.position - origin for each in run])
         return list(zip([each.min_ts for each in run], keys, values, strict=True)), at + behind == count
@@ -229,11 +229,15 @@ class StreamReader:
             run = entries[first:last]
             data = self._region(start_at, run[-1].end_position - start_at)
             if len(data) != run[-1].end_position - start_at or fmt.extend(before.file_crc, data) != run[-1].file_crc:
-                raise self._damaged(run[0], "the bytes do not match their checksum", run[-1].end)
+                whole = _whole(before.file_crc, run, data)
+                yield from self._decode(run[:whole], data)
+                raise self._damaged(run[whole], "the bytes do not match their checksum", run[-1].end)
             yield from self._decode(run, data)
             before, first = run[-1], last
 
     def _decode(self, run: list[Entry], data: pa.Buffer) -> Batches:
+        if not run:
+            return
         template, at = self._template, 0
         raw: bytes | None = None
         origin = run[0].position
@@ -285,7 +289,8 @@ class StreamReader:
         if data is None or data.size < position + length:
             with files.reading(self.path):
                 data = self._map = mapped(self.path)
-        return data.slice(position, length)
+        at = min(position, data.size)  # a file that was cut short gives what it has, as a read does
+        return data.slice(at, min(length, data.size - at))
 
     def _damaged(self, entry: Entry, why: str, end: int | None = None) -> DamagedSegment:
         lost = (entry.base, entry.end if end is None else end)
@@ -355,3 +360,16 @@ def first_at_least(batch: pa.RecordBatch, ts: int) -> int | None:
         if value >= ts:
             return row
     return None
+
+
+def _whole(crc: int, run: list[Entry], data: pa.Buffer) -> int:
+    """How many messages of a run come before the first damaged one; `crc` is that of the file up to the run."""
+    origin = at = run[0].position
+    for number, entry in enumerate(run[:-1]):
+        if entry.end_position - origin > len(data):  # the file was cut short
+            return number
+        crc = fmt.extend(crc, data.slice(at - origin, entry.end_position - at))
+        if crc != entry.file_crc:
+            return number
+        at = entry.end_position
+    return len(run) - 1

@@ -378,6 +378,8 @@ class Subscriber:
         overtaken = reader.check_lineage(partition, position, place[1])
         first = min(max(position if overtaken is None else overtaken, bounds.start), bounds.end)
         slices = reader.plan(partition, first, bounds.end, skip_lost=True)
+        records = sum(each.end - each.start for each in slices)
+        before = max(0, bounds.start - position) if overtaken is None else position - overtaken
         seconds: float | None = 0.0
         if slices:
             oldest = slices[0]
@@ -390,8 +392,9 @@ class Subscriber:
                 seconds = None
         return PartitionLag(
             partition=partition, position=position, start=bounds.start, end=bounds.end,
-            records=sum(each.end - each.start for each in slices), bytes=sum(each.bytes for each in slices),
-            seconds=seconds, lost=max(0, bounds.start - position) if overtaken is None else position - overtaken,
+            records=records, bytes=sum(each.bytes for each in slices), seconds=seconds,
+            # Retention may have taken some between the look at the bounds and the plan: those are gone, too.
+            lost=before + bounds.end - first - records,
         )  # fmt: skip
 
     def _pass_over(self, feed: Feed, loss: DataLoss, *, durable: bool) -> None:

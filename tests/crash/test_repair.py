@@ -238,6 +238,41 @@ def test_records_that_are_lost_are_not_counted_among_those_that_are_there(gap: P
         assert store.stats()["topics"][0]["records"] == 200
 
 
+def test_the_lag_says_how_many_of_what_is_unread_are_lost(gap: Path) -> None:
+    with jjq.open(gap) as store:
+        subscriber = store.create_subscriber("t", "s", on_data_loss="skip")
+        for position, records, lost in ((0, 200, 100), (100, 100, 100), (150, 100, 50), (200, 100, 0), (300, 0, 0)):
+            subscriber.seek(position)
+            (lag,) = subscriber.lag()
+            assert (lag.records, lag.lost) == (records, lost), position
+
+
+def test_losses_side_by_side_are_one_gap(place: Path) -> None:
+    path = place / "two"
+    with jjq.open(path) as store:
+        topic = store.create_topic("t")
+        for first in range(0, 400, 100):
+            topic.push_many([b"value %d" % (first + i) for i in range(100)])
+            roll(store, "t")
+        broken = [Path(each.path) for each in topic.segments()[1:3]]
+    for file in broken:
+        file.unlink()
+    assert [(each.start, each.end) for each in repair(path).lost] == [(100, 200), (200, 300)]
+    with jjq.open(path) as store:
+        subscriber = store.create_subscriber("t", "s", start=150)
+        for look in (
+            subscriber.pop,
+            lambda: store.topic("t").read(start=150),
+            lambda: store.topic("t").plan(0, 150, 170),
+        ):
+            with pytest.raises(DataLoss) as caught:
+                look()
+            assert caught.value.earliest == 300
+        with pytest.raises(DataLoss) as caught:
+            subscriber.pop()
+        assert caught.value.lost == 150
+
+
 def test_nothing_is_done_to_a_store_that_is_whole(made: Any, place: Path) -> None:
     template, before = made
     path = copy_store(template, place / "store")

@@ -294,7 +294,7 @@ class LogReader:
                 continue
             if segment.kind == LOST:
                 if not skip_lost:
-                    raise self.lost(partition, first, segment.end, last)
+                    raise self.lost(partition, first, self._left_from(partition, segment.end), end)
                 continue
             size = int(segment.length * (last - first) / max(1, segment.rows))
             slices.append(
@@ -342,6 +342,15 @@ class LogReader:
                     spans = sealed.spans_where(each.start, each.end, tests)
             found += [each.part(first, last) for first, last in spans]
         return found
+
+    def _left_from(self, partition: int, offset: int) -> int:
+        """The first offset from here on that is not lost: what repair could not save may take several rows."""
+        _, segments = self._catalog.segments(self.topic_id, partition, offset, 1 << 62)
+        for each in segments:
+            if each.kind != LOST and each.end > offset:
+                break
+            offset = max(offset, each.end)
+        return offset
 
     def lost(self, partition: int, asked: int, earliest: int, end: int) -> DataLoss:
         gone = min(earliest, end) - asked

@@ -403,8 +403,13 @@ def expired(segments: Sequence[Segment], active_bytes: int | None, config: Topic
             left -= segments[count].length
             count += 1
     if config.retention_segments is not None:
-        most = config.retention_segments - (active_bytes is not None)
-        count = max(count, len(segments) - most)
+        there = sum(each.kind != LOST for each in segments[count:]) + (active_bytes is not None)
+        while count < len(segments) and there > config.retention_segments:
+            there -= segments[count].kind != LOST
+            count += 1
+    # The earliest record is one that is there, as after `repair`.
+    while count < len(segments) and segments[count].kind == LOST:
+        count += 1
     return list(segments[:count])
 
 

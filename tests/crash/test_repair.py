@@ -247,6 +247,31 @@ def test_the_lag_says_how_many_of_what_is_unread_are_lost(gap: Path) -> None:
             assert (lag.records, lag.lost) == (records, lost), position
 
 
+def test_retention_counts_segments_that_are_there_and_leaves_none_that_are_lost_in_front(place: Path) -> None:
+    path = place / "kept"
+    with jjq.open(path) as store:
+        topic = store.create_topic("t", retention_segments=6)
+        for _ in range(6):
+            topic.push_many([bytes(900_000)])  # too large to be joined with its neighbours
+            roll(store, "t")
+        files = [Path(each.path) for each in topic.segments()]
+    for number in (1, 3, 5):
+        files[number].unlink()
+    assert len(repair(path).lost) == 3
+    with jjq.open(path) as store:
+        topic = store.topic("t")
+        for most, start in ((6, 0), (3, 0), (2, 2), (1, 4)):
+            store.alter_topic("t", retention_segments=most)
+            store.maintain(grace_us=0)
+            assert topic.offsets()[0].start == start
+            assert store.create_subscriber("t").pop().offset == start
+        topic.push(b"next")
+        store.maintain(grace_us=0)
+        assert (topic.offsets()[0].start, topic.describe()["partitions"][0]["lost"]) == (6, 0)
+        assert topic.read().read_all().num_rows == 1
+    assert_whole(path)
+
+
 def test_losses_side_by_side_are_one_gap(place: Path) -> None:
     path = place / "two"
     with jjq.open(path) as store:

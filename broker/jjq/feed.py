@@ -88,10 +88,11 @@ class Feed:
 
     def _grow(self) -> bool:
         """Takes in the partitions that were added to the topic; True if there are some."""
-        self._left_active = False
         if self._places_now is None:
+            self._left_active = False
             return False
-        self._topic.catch_up()
+        self._topic.catch_up()  # one that raises is to be asked again
+        self._left_active = False
         known = len(self._windows)
         if self._topic.partitions != known:
             for partition, place in self._places_now().items():

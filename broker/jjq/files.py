@@ -205,8 +205,8 @@ def lock_in_turn(fd: int) -> None:
     if _TURN is None:
         fcntl.flock(fd, fcntl.LOCK_EX)
         return
-    fcntl.fcntl(fd, _TURN, _TAKE)
-    try:
+    try:  # in front of both: an interrupt between the two must not leave a turn to somebody who never locks
+        fcntl.fcntl(fd, _TURN, _TAKE)
         fcntl.flock(fd, fcntl.LOCK_EX)
     finally:
         fcntl.fcntl(fd, _TURN, _GIVE)

@@ -371,3 +371,14 @@ def test_a_fork_while_another_thread_waits_leaves_the_child_free(store: jjq.Stor
     topic.push(b"x")
     waiter.join()
     assert subscriber.pop() is None
+
+
+def test_a_deleted_topic_is_said_again_whatever_was_read_ahead(store: jjq.Store) -> None:
+    topic = store.create_topic("gone")
+    topic.push_many([b"x"] * 5000)
+    subscriber = store.create_subscriber("gone", "s")
+    assert len(subscriber.poll(max_records=10)) == 10
+    store.delete_topic("gone")
+    for _ in range(3):
+        with pytest.raises(jjq.TopicDeleted):
+            subscriber.poll()

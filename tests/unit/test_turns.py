@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import inspect
 import os
 import signal
 import struct
@@ -10,6 +11,8 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -82,6 +85,36 @@ def test_a_turn_ends_with_the_process_that_had_it(path: Path) -> None:
     files.lock_in_turn(mine)
     assert not somebody_waits(path)
     files.close(mine)
+
+
+@pytest.mark.skipif(not hasattr(fcntl, "F_OFD_SETLKW"), reason="the system has no such locks, so there are no turns")
+def test_an_interrupt_before_the_lock_leaves_no_turn(path: Path) -> None:
+    """At each line up to that which locks, as Ctrl-C may come at any."""
+    lines, first = inspect.getsourcelines(files.lock_in_turn)
+    last = first + max(number for number, line in enumerate(lines) if "fcntl.flock(" in line)
+    interrupted = 0
+    for at in range(first + 1, last + 1):
+
+        def interrupt(frame: FrameType, event: str, _: object, at: int = at) -> Any:
+            if frame.f_code is files.lock_in_turn.__code__ and event == "line" and frame.f_lineno == at:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            return interrupt
+
+        mine, other = files.open_rw(path), files.open_rw(path)
+        before = sys.gettrace()
+        sys.settrace(interrupt)
+        try:
+            files.lock_in_turn(mine)
+        except KeyboardInterrupt:
+            interrupted += 1
+        finally:
+            sys.settrace(before)
+        files.unlock(mine)
+        fcntl.fcntl(other, fcntl.F_OFD_SETLK, files._TAKE)  # raises if the turn is taken
+        files.close(mine)
+        files.close(other)
+    assert interrupted >= 3
 
 
 def test_without_such_locks_it_is_a_lock_all_the_same(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

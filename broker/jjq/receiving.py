@@ -133,7 +133,7 @@ class Receiving:
         for partition in sorted({each.partition for each in grant.redelivered}):
             leases = [each for each in grant.redelivered if each.partition == partition]
             try:
-                found += self._again(partition, leases, now)
+                found += self._again(partition, {at: lease for lease in leases for at in lease.offsets()}, now)
             except ENDS:
                 raise
             except FAILURES as failure:
@@ -149,20 +149,25 @@ class Receiving:
         return found + fresh
 
     def _again_one_by_one(self, partition: int, leases: Sequence[Lease], now: int) -> list[tuple[Record, Lease]]:
-        """Those that can be read; the others wait."""
+        """The records that can be read; the others wait."""
         found: list[tuple[Record, Lease]] = []
         for lease in leases:
-            try:
-                found += self._again(partition, [lease], now)
-            except ENDS:
-                raise
-            except FAILURES as failure:
-                mark = Mark(lease.id, lease.attempts, partition, lease.start, lease.undone)
-                self._state.requeue([mark], now + self._channel.ack_timeout_us, f"cannot be read: {failure}", now)
+            mark = Mark(lease.id, lease.attempts, partition, lease.start, 0)
+            why = ""
+            for offset in lease.offsets():
+                try:
+                    found += self._again(partition, {offset: lease}, now)
+                except ENDS:
+                    raise
+                except FAILURES as failure:
+                    mark.bits |= 1 << (offset - lease.start)
+                    why = why or f"cannot be read: {failure}"
+            if mark.bits:
+                self._state.requeue([mark], now + self._channel.ack_timeout_us, why, now)
         return found
 
-    def _again(self, partition: int, leases: Sequence[Lease], now: int) -> list[tuple[Record, Lease]]:
-        holders = {offset: lease for lease in leases for offset in lease.offsets()}
+    def _again(self, partition: int, holders: dict[int, Lease], now: int) -> list[tuple[Record, Lease]]:
+        """The records at these offsets, which is taken apart; those that are gone are counted."""
         found = [
             (record, holders.pop(record.offset))
             for batch in rows_at(self._topic, partition, sorted(holders))

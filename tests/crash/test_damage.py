@@ -364,3 +364,20 @@ def test_large_messages_of_a_file_cut_short_are_damage_and_those_before_are_read
             with pytest.raises(DamagedSegment):
                 exhaust(read(store), found)
             assert found == list(range(int(36 * left) // 3 * 3)), read.__name__
+
+
+def test_of_a_damaged_segment_a_channel_delivers_again_what_is_whole(tmp_path: Path) -> None:
+    with jjq.open(tmp_path) as store:
+        topic = store.create_topic("t")
+        for first in range(0, 60, 20):
+            topic.push_many([b"value %02d" % (first + i) for i in range(20)])
+        channel = store.channel("t", "c", create=True)
+        assert len(channel.receive(max_records=60, timeout=0)) == 60  # returned when the consumer closes
+        channel.close()
+        file = Path(topic.segments()[0].path)
+        flip(file, file.read_bytes().index(b"value 30"))
+        with store.channel("t", "c") as again:
+            deliveries = again.receive(max_records=60, timeout=0)
+            assert [each.record.offset for each in deliveries] == [*range(20), *range(40, 60)]
+            again.ack_many(deliveries)
+            assert store.stats()["channels"][0]["acked"] == 40

@@ -45,7 +45,7 @@ class Watch:
 
 
 def seen(run: Run, kafka: Kafka) -> list[Row]:
-    times = run.amount(100, 3)
+    times = run.amount(60, 3)
     session().dataSource.register(MemoryQueue)
     session().dataSource.register(SeenSink)
     chance = random.Random(3)

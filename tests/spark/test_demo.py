@@ -13,7 +13,7 @@ from spark_jobs.submit import Job, JobError
 
 TEN = datetime(2013, 1, 1, 10, tzinfo=UTC)
 UNTIL = datetime(2013, 1, 15, tzinfo=UTC)
-ROWS_PER_BATCH = 1_500  # nine micro-batches
+ROWS_PER_BATCH = 2_500  # six micro-batches
 JOB_SECONDS = 480
 
 

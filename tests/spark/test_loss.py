@@ -70,8 +70,9 @@ Happens = Callable[[jjq.Store], list[str]]
 
 CHOICES = [
     pytest.param({"subscribe": "t"}, id="named"),
-    pytest.param({"assign": '{"t":[0]}'}, id="assigned"),
-    pytest.param({"subscribePattern": "t.*"}, id="pattern"),
+    # Without the engine of Spark, test_spark_stream.py has patterns among what is always run.
+    pytest.param({"assign": '{"t":[0]}'}, id="assigned", marks=pytest.mark.soak),
+    pytest.param({"subscribePattern": "t.*"}, id="pattern", marks=pytest.mark.soak),
 ]
 
 

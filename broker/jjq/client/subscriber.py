@@ -151,10 +151,6 @@ class RemoteSubscriber(Subscriber):
         finally:
             self._iterating = None
 
-    def __aiter__(self) -> AsyncIterator[Record]:
-        self._check_open()
-        return self._records_async()
-
     async def _records_async(self) -> AsyncIterator[Record]:
         with self._consuming():
             self._iterating = threading.get_ident()

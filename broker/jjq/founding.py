@@ -60,6 +60,7 @@ def _found(path: Path, identity: Path) -> None:
         if not identity.exists():
             for name in DIRECTORIES:
                 files.make_dirs(path / name)
+            files.sync_dir(path)  # what has its identity and no `topics/` has lost them
             body = {"format": FORMAT, "id": uuid.uuid4().hex, "created_at": now_us()}
             files.write_small(identity, json.dumps(body, indent=1).encode())
     finally:

@@ -189,7 +189,7 @@ def test_what_was_acknowledged_is_there_once_however_often_the_broker_is_killed(
     with contextlib.ExitStack() as brokers:
         served = brokers.enter_context(broker(directory))
         between = brokers.enter_context(proxy(served.port))
-        store = brokers.enter_context(jjq.connect(between.url, retry_s=60))
+        store = brokers.enter_context(jjq.connect(between.url, retry_s=300))  # many kills may meet a request
         store.create_topic("t", partitions=2, sync=sync)
         store.create_subscriber("t", "s", start={0: "earliest", 1: "latest"})
         threads = [threading.Thread(target=produce, args=(store, number)) for number in range(2)]

@@ -202,13 +202,16 @@ def chances(cut: int, some: int) -> list[Chance]:
 
 
 def cut_everywhere(
-    place: Path, sync: str, monkeypatch: pytest.MonkeyPatch, *, some: int = 1, verify_each: int = 5
-) -> None:
+    place: Path, sync: str, monkeypatch: pytest.MonkeyPatch, *, some: int = 1, verify_each: int = 5,
+    steps: int | None = None,
+) -> None:  # fmt: skip
     root = place / "recorded"
     root.mkdir()
     recorded = record(root, sync)
     seen: set[tuple[int, frozenset[tuple[str, bytes | None]]]] = set()
     for cut in range(recorded.first, len(recorded.events) + 1):
+        if steps is not None and recorded.done_before(cut) > steps:
+            break
         done = recorded.done_before(cut)
         for chance in chances(cut, some):
             tree = after_power_cut(recorded.events[:cut], chance)
@@ -220,13 +223,20 @@ def cut_everywhere(
             boot(monkeypatch, f"boot {len(seen)}")
             check(recorded, done, place / "after" / "deep" / "store", whole=len(seen) % verify_each == 0)
             shutil.rmtree(place / "after")
-    assert len(seen) > len(recorded.events)
+    assert steps is not None or len(seen) > len(recorded.events)
+    assert len(seen) > 20
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sync", SYNC_MODES)
 def test_what_is_there_after_a_power_cut_at_any_point(sync: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cut_everywhere(place, sync, monkeypatch)
+
+
+def test_what_is_there_after_many_power_cuts_while_a_store_is_founded(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_everywhere(place, "always", monkeypatch, some=30, verify_each=1, steps=1)
 
 
 @pytest.mark.soak

@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 
 import jjq
 from jjq.errors import DamagedSegment
-from jjq.log.bounds import KEY, TEXT_BYTES, Bounds, Collected, above, hold, of_column
+from jjq.log.bounds import KEY, TEXT_BYTES, Bounds, Collected, above, bounds_of, bounds_of_all, hold, of_column, read
 from jjq.log.check import check_sealed
 from jjq.log.format import NO_TS
 from jjq.log.sealed import SealedWriter
@@ -135,6 +135,27 @@ def test_no_batch_and_no_row_is_left_out_that_the_filter_keeps(given_: tuple[pa.
     batch = pa.RecordBatch.from_arrays([column], names=["c"])
     left = kept(batch, conditions([each], ["c"])).column(0).to_pylist()
     assert repr([value for value in left if matches(each, value)]) == repr(wanted)
+
+
+@settings(max_examples=500)
+@given(st.data(), st.sampled_from(sorted(VALUES)))
+def test_no_file_is_left_out_whose_batches_have_a_row_that_the_filter_keeps(data: st.DataObject, name: str) -> None:
+    kind, values = VALUES[name]
+    found = data.draw(st.lists(st.lists(st.one_of(values, st.none()), min_size=1, max_size=3), min_size=1, max_size=4))
+    present = [value for batch in found for value in batch if value is not None]
+    near = st.one_of(values, st.sampled_from(present)) if present else values
+    test = Condition("c", data.draw(filters(near, text=name == "text")))
+    field = pa.field("c", kind)
+    collected = Collected(physical(pa.schema([field])))
+    for batch in found:
+        collected.add(sealed_rows(pa.table({"c": pa.array(batch, kind)}), physical(pa.schema([field]))))
+    said = read(collected.metadata(), len(found))
+    whole = bounds_of_all(said, field, sum(map(len, found)))
+    each = bounds_of(said, field, [len(batch) for batch in found])
+    assert (whole is None) == (None in each)
+    if whole is not None and not test.may_hold(whole):
+        assert not any(one is None or test.may_hold(one) for one in each)
+        assert not any(matches(test.filter, value) for batch in found for value in batch)
 
 
 @given(st.binary(max_size=TEXT_BYTES + 3))
@@ -275,6 +296,19 @@ def test_sealed_files_that_cannot_match_are_left_out_and_the_active_one_stays(to
 def test_a_file_older_than_a_column_has_nulls_there(topic: Any) -> None:
     assert ranges(topic, Condition("late", GreaterThan(("late",), 0.0))) == [(10, 20), (20, 21)]
     assert ranges(topic, Condition("late", IsNull(("late",)))) == [(0, 10), (20, 21)]
+
+
+def test_a_file_may_meet_each_test_and_none_of_its_batches_both(tmp_path: Path) -> None:
+    """Of the whole file nothing is left out then, so its batches decide."""
+    with jjq.open(tmp_path / "store", maintenance=False) as store:
+        topic = store.create_topic("t", schema=pa.schema([("number", pa.int64()), ("text", pa.string())]))
+        rows = 3 * (1 << 20) // 100
+        topic.push_table(pa.table({"number": range(rows), "text": ["x" * 90] * rows}), writer_id="w", batch_id=0)
+        wanted = Condition("number", EqualTo(("number",), rows // 2))
+        [(first, last)] = ranges_of(topic, rows, wanted)
+        assert 0 < first <= rows // 2 < last < rows
+        assert ranges_of(topic, rows, wanted, Condition("number", LessThan(("number",), first))) == []
+        assert ranges_of(topic, rows, Condition("number", EqualTo(("number",), rows))) == []
 
 
 def test_compaction_writes_bounds_too(tmp_path: Path) -> None:

@@ -144,20 +144,38 @@ def read(metadata: Mapping[bytes, bytes] | None, batches: int) -> pa.RecordBatch
 
 
 def bounds_of(found: pa.RecordBatch | None, field: pa.Field, rows: Sequence[int]) -> list[Bounds | None]:
-    """A column's bounds in each batch, by the batches' rows; None for a batch of which nothing is known.
-
-    Nothing is, where what is said has another form: a later version may write it so.
-    """
-    if found is None or field.name not in found.schema.names:
+    """A column's bounds in each batch, by the batches' rows; None for a batch of which nothing is known."""
+    parts = _parts(found, field)
+    if parts is None:
         return [None] * len(rows)
-    column = found.column(found.schema.names.index(field.name))
-    if column.type != _form(field.type):
-        return [None] * len(rows)
-    lows, highs, nulls = column.flatten()  # with the nulls of the whole
+    lows, highs, nulls = parts
     return [
         None if not nulls[i].is_valid else Bounds(_value(lows[i]), _value(highs[i]), nulls[i].as_py(), count)
         for i, count in enumerate(rows)
     ]
+
+
+def bounds_of_all(found: pa.RecordBatch | None, field: pa.Field, rows: int) -> Bounds | None:
+    """A column's bounds in all batches together, which have so many rows; None where of one of them nothing is known."""
+    parts = _parts(found, field)
+    if parts is None or parts[2].null_count:
+        return None
+    lows, highs, nulls = parts
+    # A bound that one batch lacks, the whole lacks, though it may only be that the batch has nothing but nulls.
+    low, high = (None if each.null_count else _value(pc.min_max(each)[i]) for i, each in enumerate((lows, highs)))
+    return Bounds(low, high, pc.sum(nulls, min_count=0).as_py(), rows)
+
+
+def _parts(found: pa.RecordBatch | None, field: pa.Field) -> tuple[pa.Array, pa.Array, pa.Array] | None:
+    """What is said of a column: least values, greatest and numbers of nulls, by batch. None where it has another form,
+    as a later version may write it."""
+    if found is None or field.name not in found.schema.names:
+        return None
+    column = found.column(found.schema.names.index(field.name))
+    if column.type != _form(field.type):
+        return None
+    lows, highs, nulls = column.flatten()  # with the nulls of the whole
+    return lows, highs, nulls
 
 
 def _value(scalar: Any) -> Any:

@@ -320,7 +320,12 @@ class SealedReader:
 
     def spans_where(self, start: int, end: int, tests: Sequence[bounds.Test]) -> list[tuple[int, int]]:
         """What of the offsets `[start, end)` may have rows for which all tests, each of one column, can be true."""
-        said = {name: self.bounds(name) for name in {test.column for test in tests}}
+        names = {test.column for test in tests}
+        # First of the whole file, as in most no row meets them: then the batches are not even looked at.
+        whole = {name: self._whole(name) for name in names}
+        if not all((known := whole[test.column]) is None or test.may_hold(known) for test in tests):
+            return []
+        said = {name: self.bounds(name) for name in names}
 
         def may_have(number: int) -> bool:
             return all((known := said[test.column][number]) is None or test.may_hold(known) for test in tests)
@@ -345,6 +350,13 @@ class SealedReader:
         if name not in self.schema.names:  # the file is older than the column, which reads as null
             return [bounds.Bounds(None, None, count, count) for count in rows]
         return bounds.bounds_of(self._said, self.schema.field(name), rows)
+
+    def _whole(self, name: str) -> bounds.Bounds | None:
+        """Between which values a column lies in all the batches together, None where the file does not say."""
+        rows = self.segment.rows
+        if name not in self.schema.names:  # as above
+            return bounds.Bounds(None, None, rows, rows)
+        return bounds.bounds_of_all(self._said, self.schema.field(name), rows)
 
     @functools.cached_property
     def _said(self) -> pa.RecordBatch | None:

@@ -344,19 +344,19 @@ class SealedReader:
                 add_span(found, max(start, first), min(end, first + field.rows))
         return found
 
-    def bounds(self, name: str) -> list[bounds.Bounds | None]:
-        """Between which values a column lies in each batch, None where the file does not say."""
-        rows = [self.field(number).rows for number in range(len(self))]
-        if name not in self.schema.names:  # the file is older than the column, which reads as null
-            return [bounds.Bounds(None, None, count, count) for count in rows]
-        return bounds.bounds_of(self._said, self.schema.field(name), rows)
-
     def _whole(self, name: str) -> bounds.Bounds | None:
         """Between which values a column lies in all the batches together, None where the file does not say."""
         rows = self.segment.rows
-        if name not in self.schema.names:  # as above
+        if name not in self.schema.names:  # the file is older than the column, which reads as null
             return bounds.Bounds(None, None, rows, rows)
         return bounds.bounds_of_all(self._said, self.schema.field(name), rows)
+
+    def bounds(self, name: str) -> list[bounds.Bounds | None]:
+        """Between which values a column lies in each batch, None where the file does not say."""
+        rows = [self.field(number).rows for number in range(len(self))]
+        if name not in self.schema.names:  # as above
+            return [bounds.Bounds(None, None, count, count) for count in rows]
+        return bounds.bounds_of(self._said, self.schema.field(name), rows)
 
     @functools.cached_property
     def _said(self) -> pa.RecordBatch | None:

@@ -73,6 +73,27 @@ class Address:
         return f"jjq{'+tls' if self.tls else ''}://{self.host}:{self.port}"
 
 
+class _Number:
+    """A request's number, in a `with` block; `done`: below it all answers have come."""
+
+    __slots__ = ("_connection", "done", "id")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> _Number:
+        connection = self._connection
+        with connection._mutex:
+            self.id = next(connection._numbers)
+            connection._outstanding[self.id] = None
+            self.done = next(iter(connection._outstanding))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._connection._mutex:
+            del self._connection._outstanding[self.id]
+
+
 class Connection:
     """One client's way to a broker; safe among threads."""
 
@@ -119,7 +140,8 @@ class Connection:
         A broker that was started anew does not know what the one before did. Then the action is done there, or with `once`
         BrokerUnavailable is raised.
         """
-        with self.numbered() as about:
+        with self.numbered() as number:
+            about = {"session": self.session, "broker": self.broker, "id": number.id, "done": number.done}
             return self._act(name, {"args": args, "once": once, **about}, wait_s + _MARGIN_S if wait_s else answer_s)
 
     def tell(self, name: str, /, **args: Any) -> None:
@@ -134,19 +156,9 @@ class Connection:
         with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError):
             list(client.do_action(flight.Action(name, body), self.options(_PING_ANSWER_S)))
 
-    @contextlib.contextmanager
-    def numbered(self) -> Any:
-        """What a request of this session says of itself, while its answer is awaited."""
-        with self._mutex:
-            number = next(self._numbers)
-            self._outstanding[number] = None
-        try:
-            with self._mutex:
-                done = next(iter(self._outstanding))
-            yield {"session": self.session, "broker": self.broker, "id": number, "done": done}
-        finally:
-            with self._mutex:
-                del self._outstanding[number]
+    def numbered(self) -> _Number:
+        """What a request of this session is numbered by while its answer is awaited."""
+        return _Number(self)
 
     def _act(self, name: str, body: dict[str, Any], timeout: float) -> Any:
         plain, again = wire.encode(body), wire.encode({**body, "again": True})

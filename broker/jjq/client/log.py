@@ -28,17 +28,25 @@ class _Stream:
     """One DoPut stream; for one thread at a time."""
 
     def __init__(
-        self, client: flight.FlightClient, key: Key, schema: pa.Schema, options: flight.FlightCallOptions
+        self,
+        client: flight.FlightClient,
+        key: Key,
+        schema: pa.Schema,
+        options: flight.FlightCallOptions,
+        command: bytes,
     ) -> None:
         self.client, self.key = client, key
-        descriptor = flight.FlightDescriptor.for_command(wire.encode({"append": key[0]}))
+        descriptor = flight.FlightDescriptor.for_command(command)
         self._writer, self._reader = client.do_put(descriptor, schema, options)
         self.used_at = 0.0
 
-    def send(self, batch: pa.RecordBatch, about: bytes) -> dict[str, Any]:
+    def send(self, batch: pa.RecordBatch | None, about: bytes) -> dict[str, Any]:
         """Raises what went wrong, after which the stream is over."""
         try:
-            self._writer.write_with_metadata(batch, about)
+            if batch is None:
+                self._writer.write_metadata(about)
+            else:
+                self._writer.write_with_metadata(batch, about)
             told = self._reader.read()
         except (flight.FlightError, pa.ArrowException, OSError):
             self._writer.close()  # which says what it was, where that is known
@@ -46,8 +54,7 @@ class _Stream:
         if told is None:
             self._writer.close()
             raise flight.FlightUnavailableError("the broker ended the stream")
-        found: dict[str, Any] = wire.decode(told)
-        return found
+        return wire.unpack_answer(told.to_pybytes())
 
     def close(self) -> None:
         with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError):
@@ -69,20 +76,52 @@ class Streams:
 
     def append(self, key: Key, batch: pa.RecordBatch, about: dict[str, Any]) -> dict[str, Any]:
         """Sends a batch; returns the broker's answer. Raises MorePartitions and what pushing raises."""
-        about["since"] = self._end(key[0], about["partition"])
+        partition = about["partition"]
+        about["since"] = self._end(key[0], partition)
         with self._connection.numbered() as number:
-            about |= {**number, "producer": self._producer, "sequence": number["id"]}
+            about |= {"broker": self._connection.broker, "id": number.id, "done": number.done}
 
             def act(client: flight.FlightClient, repeated: bool) -> dict[str, Any]:
-                stream = self._take(client, key) or _Stream(client, key, batch.schema, self._connection.options())
-                told = stream.send(batch, wire.encode({**about, "again": repeated}))
-                self._give(stream)
-                return told
+                return self._send(client, key, batch.schema, batch, wire.encode({**about, "again": repeated}))
 
-            told = self._connection.persist(act, safe=False)
+            return self._told(key[0], partition, self._connection.persist(act, safe=False))
+
+    def append_value(self, key: Key, value: bytes, partition: int, among: int) -> dict[str, Any]:
+        """`append` of one value, in the short form when it is sent first."""
+        since = self._end(key[0], partition)
+        with self._connection.numbered() as number:
+            broker = self._connection.broker
+
+            def act(client: flight.FlightClient, repeated: bool) -> dict[str, Any]:
+                if not repeated:
+                    one = wire.OneValue(partition, among, number.id, number.done, since, value)
+                    return self._send(client, key, _PLAIN, None, one.pack())
+                about = {
+                    "partition": partition, "among": among, "since": since, "broker": broker, "id": number.id,
+                    "done": number.done, "again": True,
+                }  # fmt: skip
+                batch = pa.RecordBatch.from_arrays(
+                    [_NO_KEY, _NO_HEADERS, pa.array([value], pa.binary())], schema=_PLAIN
+                )
+                return self._send(client, key, _PLAIN, batch, wire.encode(about))
+
+            return self._told(key[0], partition, self._connection.persist(act, safe=False))
+
+    def _send(
+        self, client: flight.FlightClient, key: Key, schema: pa.Schema, batch: pa.RecordBatch | None, about: bytes
+    ) -> dict[str, Any]:
+        stream = self._take(client, key)
+        if stream is None:
+            command = {"append": key[0], "session": self._connection.session, "producer": self._producer}
+            stream = _Stream(client, key, schema, self._connection.options(), wire.encode(command))
+        told = stream.send(batch, about)
+        self._give(stream)
+        return told
+
+    def _told(self, topic_id: str, partition: int, told: dict[str, Any]) -> dict[str, Any]:
         error = told.get("error")
         if error is None:
-            place = key[0], about["partition"]
+            place = topic_id, partition
             self._ends[place] = max(self._ends[place], told["start"])
             return told
         if error["code"] == wire.MORE_PARTITIONS:
@@ -145,9 +184,7 @@ class RemoteLog:
 
     def append_value(self, version: int, value: bytes, among: int = 0) -> tuple[int, int]:
         """See `jjq.log.partition.PartitionLog.append_value`."""
-        batch = pa.RecordBatch.from_arrays([_NO_KEY, _NO_HEADERS, pa.array([value], pa.binary())], schema=_PLAIN)
-        about = {"partition": self._partition, "among": among}
-        told = self._streams.append((self._topic_id, version), batch, about)
+        told = self._streams.append_value((self._topic_id, version), value, self._partition, among)
         return told["start"], told["timestamp"]
 
 

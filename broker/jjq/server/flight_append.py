@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from jjq import pushing
 from jjq.errors import InvalidArgument
-from jjq.log.format import NO_MARK
 from jjq.log.requests import Append, MorePartitions
 from jjq.schema import HEADERS, RAW, SYSTEM_FIELDS, cast, conform, headers_size, longest, physical
 from jjq.topic import Topic
@@ -40,14 +39,24 @@ def append(
         raise InvalidArgument(f"the batch has no column {missing[0]}; it may be null in every row")
     if not batch.num_rows:
         raise InvalidArgument("the batch has no rows")
-    if batch.num_rows == 1 and stamps is None and batch.schema.equals(_PLAIN):
-        key, headers, value = (column[0].as_py() for column in batch.columns)
-        most = min(topic._plain_bytes, max_record_bytes)
-        if key is None and headers is None and value is not None and len(value) <= most:
-            # What most single pushes are.
-            log = topic._store.log(topic.id, place)
-            return log.append_value(topic.schema_version, value, among, mark or NO_MARK)
     request = _request(topic, batch, stamps, min(topic.config.max_record_bytes, max_record_bytes))
+    return _append(topic, place, among, request, mark)
+
+
+def append_value(
+    topic: Topic, place: int, among: int, value: bytes, max_record_bytes: int, mark: tuple[bytes, int]
+) -> tuple[int, int]:
+    """`append` of one value without a key and headers, to a topic without a schema."""
+    topic.check_partition(place)
+    if topic.schema is not None:
+        raise InvalidArgument(f"topic {topic.name!r} has a schema: a record of it is sent as a batch")
+    if len(value) <= min(topic._plain_bytes, max_record_bytes):
+        return topic._store.log(topic.id, place).append_value(topic.schema_version, value, among, mark)
+    request = _plain(topic, [None], [value], None, min(topic.config.max_record_bytes, max_record_bytes))
+    return _append(topic, place, among, request, mark)
+
+
+def _append(topic: Topic, place: int, among: int, request: Append, mark: tuple[bytes, int] | None) -> tuple[int, int]:
     if mark is not None:
         request.producer, request.sequence = mark
     appended = topic.append_all({place: request}, among)

@@ -134,6 +134,13 @@ class Call:
         self.may(operation, found.name)
         return found
 
+    def pushed_to(self, topic_id: object, records: int, bytes_: int) -> Topic:
+        """The topic of that id, to which the caller may push so much. Asked for each push of a stream: rights may be taken
+        back, and limits altered."""
+        found = self.served.topic_by_id(topic_id)
+        self.caller.may_push(found.name, records, bytes_)
+        return found
+
     def named(self, operation: str, name: Any) -> Topic:
         """The topic of that name. Who may not see it is not told whether it is there."""
         if isinstance(name, str):

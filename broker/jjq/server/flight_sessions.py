@@ -13,7 +13,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
 from jjq.errors import BrokerUnavailable, Forbidden, InvalidArgument, JjqError, StoreClosed, TooManyRequests
@@ -33,6 +32,17 @@ class Handle(Protocol):
 Made = TypeVar("Made", bound=Handle)
 
 
+class _Answer:
+    """What a request gave or raised; `there` when it has ended."""
+
+    __slots__ = ("error", "there", "value")
+
+    def __init__(self) -> None:
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.there = False
+
+
 class Session:
     """One client's. Safe among the threads that serve its requests."""
 
@@ -40,9 +50,10 @@ class Session:
         """`forgotten`: up to that number, what was answered to a session of that id that was given up."""
         self.id, self.caller = session_id, caller
         self._mutex = threading.Lock()
+        self._answered = threading.Condition(self._mutex)
         self._handles: dict[int, Handle] = {}
         self._closed_handles: dict[int, None] = {}
-        self._answers: dict[int, Future[Any]] = {}
+        self._answers: dict[int, _Answer] = {}  # by number, in that order but for those that come late
         self._done = 0  # below that number the client has all answers
         self._highest = 0
         self._forgotten = forgotten
@@ -91,22 +102,32 @@ class Session:
         a session that was given up meanwhile.
         """
         with self._mutex:
-            self._done = max(self._done, done)
-            self._highest = max(self._highest, number)
-            for old in [each for each in self._answers if each < self._done]:
-                del self._answers[old]
+            if done > self._done:
+                self._done = done
+                for old in [each for each in self._answers if each < done]:
+                    del self._answers[old]
             if number < self._done:
                 raise InvalidArgument(f"request {number} was answered before")
+            if number > self._highest:
+                self._highest = number
             answer = self._answers.get(number)
-            mine = answer is None
-            if answer is None:
-                answer = self._answers[number] = Future()
-        if mine:
-            try:
-                answer.set_result((instead or act)())
-            except BaseException as error:  # noqa: BLE001 - told below, and to who asks again
-                answer.set_exception(error)
-        return answer.result()
+            if answer is not None:
+                while not answer.there:
+                    self._answered.wait()
+                if answer.error is not None:
+                    raise answer.error
+                return answer.value
+            answer = self._answers[number] = _Answer()
+        try:
+            answer.value = (instead or act)()
+            return answer.value
+        except BaseException as error:
+            answer.error = error
+            raise
+        finally:
+            with self._mutex:
+                answer.there = True
+                self._answered.notify_all()
 
     def handle(self, number: int, kind: type[Made], make: Callable[[], Made]) -> Made:
         """The handle of that number, made at its first use."""

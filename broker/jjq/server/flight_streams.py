@@ -15,7 +15,7 @@ from jjq.log.requests import MorePartitions
 from jjq.log.resent import Unknowable, find
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Slice
-from jjq.server.flight_append import append, check_batch
+from jjq.server.flight_append import append, append_value, check_batch
 from jjq.server.flight_calls import Call, listed, report, stage_of, texts
 from jjq.server.flight_sessions import unknown
 from jjq.topic import Topic
@@ -93,14 +93,12 @@ def put(
         _push(call, call.named("push", descriptor.path[0].decode(errors="replace")), reader, writer)
         return
     command = wire.decode(descriptor.command or b"")
-    if not isinstance(command, Mapping) or len(command) != 1:
-        raise InvalidArgument("a command is `append` or `stage`, with what it takes")
-    ((what, args),) = command.items()
-    if what == "append":
-        call.topic("push", args)
-        _append(call, args, reader, writer)
-    elif what == "stage" and isinstance(args, Mapping):
-        _stage(call, args, reader, writer)
+    given = command if isinstance(command, Mapping) else {}
+    if "append" in given and given.keys() <= {"append", "session", "producer"}:
+        call.topic("push", given["append"])
+        _Appending(call, given).take(reader, writer)
+    elif given.keys() == {"stage"} and isinstance(given["stage"], Mapping):
+        _stage(call, given["stage"], reader, writer)
     else:
         raise InvalidArgument("a command is `append` or `stage`, with what it takes")
 
@@ -115,14 +113,15 @@ def _chunks(
             chunk = reader.read_chunk()
         except StopIteration:
             return
-        batch = chunk.data
+        batch, about = chunk.data, chunk.app_metadata
+        size = (0 if batch is None else batch.nbytes) + (0 if about is None else about.size)
+        if size > most:
+            raise RecordTooLarge(
+                f"a batch has {size:,} bytes, the broker takes up to {most:,} (max_request_bytes) at once"
+            )
         if batch is not None:
-            if batch.nbytes > most:
-                raise RecordTooLarge(
-                    f"a batch has {batch.nbytes:,} bytes, the broker takes up to {most:,} (max_request_bytes) at once"
-                )
             check_batch(batch)
-        yield batch, chunk.app_metadata
+        yield batch, about
 
 
 def _push(
@@ -132,74 +131,97 @@ def _push(
     for batch, _ in _chunks(call, reader):
         if batch is None:
             continue
-        call.may("push", topic.name)
-        call.caller.spend(batch.num_rows, batch.nbytes)
+        call.caller.may_push(topic.name, batch.num_rows, batch.nbytes)
         done = topic.push_table(batch)
         ranges = [[each.partition, each.start, each.end, each.timestamp] for each in done.ranges]
         writer.write(pa.py_buffer(wire.encode({"ranges": ranges})))
 
 
-def _append(
-    call: Call, topic_id: str, reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter
-) -> None:
-    """One answer for each batch, in their order. One that is refused does not end the stream."""
-    for batch, about in _chunks(call, reader):
-        try:
-            answer = _append_one(call, topic_id, batch, {} if about is None else wire.decode(about))
-        except MorePartitions:
-            answer = {"error": {"code": wire.MORE_PARTITIONS, "message": "the topic has more partitions by now"}}
-        except JjqError as error:
-            if call.served.stopping:
-                raise
-            answer = {"error": report(error, call.served)}
-        writer.write(pa.py_buffer(wire.encode(answer)))
+class _Appending:
+    """A stream of batches and single values, each with one answer, in their order. One that is refused does not end it."""
 
+    def __init__(self, call: Call, command: Mapping[str, Any]) -> None:
+        """`session` and `producer` are of who may send again what it got no answer to."""
+        self._call, self._topic_id = call, command["append"]
+        self._session = command.get("session")
+        self._producer = command.get("producer")
+        if self._session is not None and not isinstance(self._session, str):
+            raise InvalidArgument("session is a text of the client's own, as random as can be")
+        if self._producer is not None and not _is_producer(self._producer):
+            raise InvalidArgument("producer is six bytes, as random as can be, but for zeros")
 
-def _append_one(call: Call, topic_id: str, batch: pa.RecordBatch | None, about: Any) -> dict[str, Any]:
-    if batch is None or not isinstance(about, Mapping):
-        raise InvalidArgument("each batch comes with what is to be done with it: partition, among, stamps")
-    place, among = whole(about.get("partition"), "partition"), whole(about.get("among", 0), "among")
-    topic = call.topic("push", topic_id)  # anew: its limits may have been altered, or the right taken back
-    call.caller.spend(batch.num_rows, batch.nbytes)
-    most = call.served.settings.max_record_bytes
+    def take(self, reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter) -> None:
+        for batch, about in _chunks(self._call, reader):
+            try:
+                answer = self._answer(batch, b"" if about is None else about.to_pybytes())
+            except MorePartitions:
+                told = {"code": wire.MORE_PARTITIONS, "message": "the topic has more partitions by now"}
+                answer = wire.encode({"error": told})
+            except JjqError as error:
+                if self._call.served.stopping:
+                    raise
+                answer = wire.encode({"error": report(error, self._call.served)})
+            writer.write(pa.py_buffer(answer))
 
-    stamps = _stamps(about.get("stamps"), batch.num_rows)
-    mark = _mark(about)
+    def _answer(self, batch: pa.RecordBatch | None, about: bytes) -> bytes:
+        one = wire.OneValue.unpack(about) if batch is None else None
+        if one is not None:
+            return wire.pack_answer(*self._append_value(one))
+        given = wire.decode(about) if about else None
+        if batch is None or not isinstance(given, Mapping):
+            raise InvalidArgument("each batch comes with what is to be done with it: partition, among, stamps")
+        start, timestamp = self._append(batch, given)
+        return wire.encode({"start": start, "timestamp": timestamp})
 
-    def act() -> tuple[int, int]:
-        return append(topic, place, among, batch, stamps, most, mark)
+    def _append_value(self, one: wire.OneValue) -> tuple[int, int]:
+        partition, among, number, done, _, value = one
+        if self._session is None or self._producer is None:
+            raise InvalidArgument("a single value is sent with a session and a producer")
+        call, mark = self._call, (self._producer, number)
+        topic = call.pushed_to(self._topic_id, 1, len(value))
+        most = call.served.settings.max_record_bytes
+        session = call.served.sessions.get(self._session, call.caller.name)
+        with session.busy():
+            found: tuple[int, int] = session.once(
+                number, done, lambda: append_value(topic, partition, among, value, most, mark)
+            )
+        return found
 
-    def act_unless_done() -> tuple[int, int]:
-        """For a batch that a broker before this one may have appended."""
-        if mark is None:
-            raise unknown()
-        try:
-            found = find(topic.reader, place, *mark, whole(about.get("since"), "since"))
-        except Unknowable:
-            raise unknown() from None
-        return found or act()
+    def _append(self, batch: pa.RecordBatch, about: Mapping[str, Any]) -> tuple[int, int]:
+        call = self._call
+        place, among = whole(about.get("partition"), "partition"), whole(about.get("among", 0), "among")
+        topic = call.pushed_to(self._topic_id, batch.num_rows, batch.nbytes)
+        most = call.served.settings.max_record_bytes
+        stamps = _stamps(about.get("stamps"), batch.num_rows)
+        number = None if about.get("id") is None else whole(about["id"], "id")
+        mark = None if number is None or self._producer is None else (self._producer, number)
 
-    if about.get("id") is None:
-        start, timestamp = act()
-    else:
-        session = call.served.sessions.get(str(about.get("session")), call.caller.name)
+        def act() -> tuple[int, int]:
+            return append(topic, place, among, batch, stamps, most, mark)
+
+        def act_unless_done() -> tuple[int, int]:
+            """For a batch that a broker before this one may have appended."""
+            if mark is None:
+                raise unknown()
+            try:
+                found = find(topic.reader, place, *mark, whole(about.get("since"), "since"))
+            except Unknowable:
+                raise unknown() from None
+            return found or act()
+
+        if number is None or self._session is None:
+            return act()
+        session = call.served.sessions.get(self._session, call.caller.name)
         with session.busy():
             doubtful = call.served.sessions.doubtful(session, about)
-            start, timestamp = session.once(
-                whole(about["id"], "id"), whole(about.get("done", 0), "done"), act,
-                instead=act_unless_done if doubtful else None,
-            )  # fmt: skip
-    return {"start": start, "timestamp": timestamp}
+            found: tuple[int, int] = session.once(
+                number, whole(about.get("done", 0), "done"), act, instead=act_unless_done if doubtful else None
+            )
+        return found
 
 
-def _mark(about: Mapping[str, Any]) -> tuple[bytes, int] | None:
-    """Who sends a batch, and its number there."""
-    producer = about.get("producer")
-    if producer is None:
-        return None
-    if not isinstance(producer, bytes) or len(producer) != 6 or b"\0" in producer:
-        raise InvalidArgument("producer is six bytes, as random as can be, but for zeros")
-    return producer, whole(about.get("sequence"), "sequence")
+def _is_producer(given: object) -> bool:
+    return isinstance(given, bytes) and len(given) == 6 and b"\0" not in given
 
 
 def _stamps(given: object, rows: int) -> Sequence[int] | None:

@@ -9,7 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from jjq.clock import now_us
 from jjq.errors import Forbidden, JjqError, TooManyRequests, Unauthorized
@@ -82,8 +82,10 @@ class Caller:
 
     def may(self, action: str, topic: str | None) -> None:
         """Raises Forbidden unless it can, and Unauthorized like `can`."""
-        if self.can(action, topic):
-            return
+        if not self.can(action, topic):
+            self._refuse(action, topic)
+
+    def _refuse(self, action: str, topic: str | None) -> NoReturn:
         what = "do anything with" if action == ANY else action
         where = (
             f"topic {topic!r}" if topic is not None else f"the whole store, which the pattern {EVERY_TOPIC!r} allows"
@@ -94,7 +96,16 @@ class Caller:
 
     def spend(self, records: int, bytes_: int) -> None:
         """Counts what is about to be pushed; raises TooManyRequests, whose `retry_after` is in seconds."""
-        self._known().spend(self._hash, records, bytes_)
+        guard = self._known()
+        guard.spend(guard.token(self._hash), records, bytes_)
+
+    def may_push(self, topic: str, records: int, bytes_: int) -> None:
+        """`may` write and `spend`, with one look at the tokens."""
+        guard = self._known()
+        token = guard.token(self._hash)
+        if token is not None and not allows(token, "write", topic):
+            self._refuse("write", topic)
+        guard.spend(token, records, bytes_)
 
     def _known(self) -> Guard:
         if self._guard is None:
@@ -216,17 +227,15 @@ class Guard:
         self._tokens = found
         log.info("tokens read", extra={"fields": {"tokens": sorted({each.name for each in found.values()})}})
 
-    def spend(self, secret_hash: str | None, records: int, bytes_: int) -> None:
+    def spend(self, token: Token | None, records: int, bytes_: int) -> None:
         """See `Caller.spend`. Without tokens the rates are those of everybody together."""
-        token = self.token(secret_hash)
-        name = ANYBODY if token is None else token.name
-        rates = {
-            "records": (token and token.records_per_s) or self._settings.token_records_per_s,
-            "bytes": (token and token.bytes_per_s) or self._settings.token_bytes_per_s,
-        }
-        limited = {what: rate for what, rate in rates.items() if rate is not None}
-        if not limited:
+        records_per_s = (token and token.records_per_s) or self._settings.token_records_per_s
+        bytes_per_s = (token and token.bytes_per_s) or self._settings.token_bytes_per_s
+        if records_per_s is None and bytes_per_s is None:
             return
+        name = ANYBODY if token is None else token.name
+        rates = {"records": records_per_s, "bytes": bytes_per_s}
+        limited = {what: rate for what, rate in rates.items() if rate is not None}
         amounts = {"records": records, "bytes": bytes_}
         with self._mutex:
             now = self._clock()

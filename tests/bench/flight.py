@@ -13,6 +13,9 @@ import pyarrow as pa
 from pyarrow import flight
 
 import jjq
+from tests.bench.channels import redis_server
+from tests.bench.consume import xadd_all
+from tests.bench.nats import nats_publish
 from tests.bench.run import Run, rate
 from tests.bench.table import Row, at_least
 from tests.brokers import serving
@@ -126,7 +129,7 @@ def flight_put(run: Run) -> list[Row]:
 
 def flight_push(run: Run) -> list[Row]:
     count = run.amount(2000, 5)
-    with run.place() as place, bare() as peer, served(place) as store:
+    with run.place() as place, bare() as peer, served(place) as store, nats_publish(place) as (publish, why):
         topic = store.create_topic("measured", sync="none")
         data = batch(1)
         writer, reader = peer.do_put(flight.FlightDescriptor.for_path("x"), SCHEMA)
@@ -140,39 +143,56 @@ def flight_push(run: Run) -> list[Row]:
                 writer.write_batch(data)
                 reader.read()
 
-        figures = run.interleave({"jjq": lambda: rate(count, push), "bare": lambda: rate(count, put)})
+        sides = {"jjq": lambda: rate(count, push), "bare": lambda: rate(count, put)}
+        if publish is not None:
+            sides["nats"] = lambda: rate(count, lambda: publish(VALUE, count))
+        figures = run.interleave(sides)
         writer.close()
+    what, ours = "broker, acknowledged push of 100 B, `none`", figures["jjq"]
     return [
-        Row("broker, acknowledged push of 100 B, `none`", "bare Flight server that answers", "/s", figures["jjq"],
-            figures["bare"])
+        Row(what, "NATS JetStream, by nats-py", "/s", ours if publish is not None else (), figures.get("nats", ()),
+            at_least(0.8), skipped=why),
+        Row(what, "bare Flight server that answers", "/s", ours, figures["bare"]),
     ]  # fmt: skip
 
 
 def flight_producer(run: Run) -> list[Row]:
     count = run.amount(300_000, 100)
-    rows = []
-    for sync in ("always", "none"):
-        with run.place() as place, served(place) as store, jjq.open(place / "embedded", maintenance=False) as embedded:
-            for each in (store, embedded):
-                each.create_topic("measured", sync=sync)
+    with contextlib.ExitStack() as stack:
+        place = stack.enter_context(run.place())
+        store = stack.enter_context(served(place))
+        embedded = stack.enter_context(jjq.open(place / "embedded", maintenance=False))
+        for each in (store, embedded):
+            each.create_topic("always", sync="always")
+        store.create_topic("none", sync="none")
 
-            def produce(to: jjq.Store) -> None:
-                with to.producer() as producer:
-                    for _ in range(count):
-                        producer.push("measured", VALUE)
-                assert producer.failed == 0
+        def produce(to: jjq.Store, topic: str) -> None:
+            with to.producer() as producer:
+                for _ in range(count):
+                    producer.push(topic, VALUE)
+            assert producer.failed == 0
 
-            figures = run.interleave(
-                {
-                    "jjq": lambda store=store: rate(count, lambda: produce(store)),
-                    "embedded": lambda embedded=embedded: rate(count, lambda: produce(embedded)),
-                }
-            )
-        rows.append(
-            Row(f"broker, producer, 100 B, `{sync}`", "the same producer, embedded", "/s", figures["jjq"],
-                figures["embedded"])
-        )  # fmt: skip
-    return rows
+        sides = {
+            "jjq": lambda: rate(count, lambda: produce(store, "always")),
+            "none": lambda: rate(count, lambda: produce(store, "none")),
+            "embedded": lambda: rate(count, lambda: produce(embedded, "always")),
+        }
+        why = ""
+        for fsync in ("everysec", "always"):
+            (directory := place / fsync).mkdir()
+            client, why = stack.enter_context(redis_server(directory, fsync))
+            if client is not None:
+                sides[fsync] = lambda client=client: rate(
+                    count // 10, lambda: xadd_all(client, "measured", count // 10, VALUE)
+                )
+        figures = run.interleave(sides)
+    what, ours, peer = "broker, producer, 100 B, always", figures["jjq"], "Redis XADD pipelined by 1,000, appendfsync"
+    return [
+        Row(what, f"{peer} everysec", "/s", () if why else ours, figures.get("everysec", ()), at_least(5), skipped=why),
+        Row(what, f"{peer} always", "/s", () if why else ours, figures.get("always", ()), at_least(10), skipped=why),
+        Row(what, "the same producer, embedded", "/s", ours, figures["embedded"]),
+        Row("broker, producer, 100 B, none", "always", "/s", figures["none"], ours),
+    ]
 
 
 BENCHMARKS = {

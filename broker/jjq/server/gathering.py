@@ -17,9 +17,11 @@ _MOST_ROWS = 10_000  # of one batch
 _MOST_BYTES = 8 << 20
 _THREADS = 16  # topics that are written to at the same time
 _MOST_IDLE = 1000  # topics whose last batch is remembered
-# After a batch of so many, its requests are followed by others that are on their way: these go in together.
+# Where so many push at the same time, those whose records were just written push again at once. A batch waits for them as long
+# as they keep coming: two halves that take turns would cost twice the batches, and hold each other up.
 _MANY = 8
 _LINGER_S = 0.001
+_LOOKS = 5  # and this often at most
 
 
 class Item(NamedTuple):
@@ -41,7 +43,8 @@ class _Queue:
 
     waiting: list[_Waiting] = field(default_factory=list)
     busy: bool = False
-    last: int = 0  # records in the last batch
+    expected: int = 0  # records, when all who pushed lately push again
+    timer: asyncio.TimerHandle | None = None  # while a batch waits for them
 
 
 class Gathering:
@@ -65,6 +68,9 @@ class Gathering:
         self.pending += 1
         if not queue.busy:
             self._begin(topic, queue, loop)
+        elif queue.timer is not None and len(queue.waiting) >= queue.expected:
+            queue.timer.cancel()
+            self._hand_over(topic, queue, loop)
         return await future
 
     def close(self) -> None:
@@ -79,12 +85,24 @@ class Gathering:
     def _begin(self, topic: str, queue: _Queue, loop: asyncio.AbstractEventLoop) -> None:
         """Has a batch written soon: at the earliest when all that has arrived by now has come here."""
         queue.busy = True
-        if queue.last >= _MANY and len(queue.waiting) < queue.last:
-            loop.call_later(_LINGER_S, self._hand_over, topic, queue, loop)
+        if queue.expected >= _MANY and len(queue.waiting) < queue.expected:
+            self._linger(topic, queue, loop, _LOOKS)
         else:
             loop.call_soon(self._hand_over, topic, queue, loop)
 
+    def _linger(self, topic: str, queue: _Queue, loop: asyncio.AbstractEventLoop, looks: int) -> None:
+        count = len(queue.waiting)
+
+        def look() -> None:
+            if looks > 1 and len(queue.waiting) > count:
+                self._linger(topic, queue, loop, looks - 1)
+            else:
+                self._hand_over(topic, queue, loop)
+
+        queue.timer = loop.call_later(_LINGER_S, look)
+
     def _hand_over(self, topic: str, queue: _Queue, loop: asyncio.AbstractEventLoop) -> None:
+        queue.timer = None
         count = _as_many_as_fit(queue.waiting)
         taken = queue.waiting[:count]
         del queue.waiting[:count]
@@ -112,7 +130,7 @@ class Gathering:
         loop: asyncio.AbstractEventLoop,
     ) -> None:  # fmt: skip
         self.pending -= len(done)
-        queue.last, queue.busy = len(done), False
+        queue.expected, queue.busy = len(done) + len(queue.waiting), False
         for future, result in done:
             if future.done():  # its request was given up
                 continue

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import abc
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -21,10 +22,12 @@ from pyspark.sql.types import (
     DataType,
     IntegerType,
     LongType,
+    MapType,
     ShortType,
     StringType,
     StructType,
     TimestampType,
+    UserDefinedType,
 )
 
 from jjq.errors import InvalidArgument, SchemaMismatch, TopicNotFound
@@ -56,6 +59,7 @@ def destination(options: SinkOptions, schema: StructType, *, streaming: bool) ->
     names = schema.fieldNames()
     if len(set(names)) != len(names):
         raise InvalidArgument(f"columns have the same name: {', '.join(names)}; rename or drop all but one")
+    _check_types(schema, _NOT_IN_ARROW)
     if options.topic is None:
         if "topic" not in names:
             raise InvalidArgument(
@@ -66,9 +70,6 @@ def destination(options: SinkOptions, schema: StructType, *, streaming: bool) ->
         _no_key_column(options, "rows with a topic column have the column key")
         open_store(options.path, create=options.create_topic)
         return KafkaRows(options, schema)
-    variants = [field.name for field in schema.fields if "variant" in field.dataType.simpleString()]
-    if variants:
-        raise SchemaMismatch(f"column {variants[0]!r} holds variant, which topics do not have; write to_json of it")
     store = open_store(options.path, create=options.create_topic)
     topic = find_topic(store, options.topic)
     if topic is None:
@@ -96,7 +97,7 @@ def _make(store: Store, options: SinkOptions, schema: StructType) -> Topic:
                 f"columns of a topic do not begin with _: drop or rename {', '.join(bad)} "
                 "(a read with the option metadata adds such columns)"
             )
-        arrow = plain(to_arrow_schema(schema, timezone="UTC"))
+        arrow = _own_columns(schema)
     return store.create_topic(options.topic, partitions=options.partitions, schema=arrow, exist_ok=True)
 
 
@@ -113,6 +114,59 @@ def looks_like_kafka(schema: StructType) -> bool:
     """Whether a missing topic is made without a schema: a string or binary `value`, and else only Kafka's columns."""
     types = {field.name: field.dataType for field in schema.fields}
     return isinstance(types.get("value"), _BYTES) and types.keys() <= {*KAFKA_COLUMNS, *READ_ONLY_COLUMNS}
+
+
+# Types that Spark itself cannot hand to Python, and those that topics do not have, each with what to write instead.
+_NOT_IN_ARROW = {
+    "interval year to month": "cast it to string, or write a number of months",
+    "interval year": "cast it to string or int",
+    "interval month": "cast it to string or int",
+    "interval": "cast it to string",
+}
+_NOT_IN_TOPICS = {
+    "variant": "write to_json of it",
+    "geometry": "write st_asbinary of it",
+    "geography": "write st_asbinary of it",
+    "time": "cast it to string",
+    "void": "cast it to the type that it is to have",
+    "char": "cast it to string",
+    "varchar": "cast it to string",
+}
+
+
+def _check_types(schema: StructType, refused: Mapping[str, str]) -> None:
+    """Raises SchemaMismatch for the first column that is, or holds, one of these types."""
+    for field in schema.fields:
+        for kind in _types_in(field.dataType):
+            name = kind.simpleString()
+            instead = refused.get(name, refused.get(name.partition("(")[0]))
+            if instead is not None:
+                is_or_holds = "is" if kind is field.dataType else "holds"
+                raise SchemaMismatch(f"column {field.name!r} {is_or_holds} {name}, which topics do not have; {instead}")
+
+
+def _types_in(kind: DataType) -> Iterator[DataType]:
+    if isinstance(kind, UserDefinedType):
+        yield from _types_in(kind.sqlType())
+    elif isinstance(kind, StructType):
+        for field in kind.fields:
+            yield from _types_in(field.dataType)
+    elif isinstance(kind, ArrayType):
+        yield from _types_in(kind.elementType)
+    elif isinstance(kind, MapType):
+        yield from _types_in(kind.keyType)
+        yield from _types_in(kind.valueType)
+    else:
+        yield kind
+
+
+def _own_columns(schema: StructType) -> pa.Schema:
+    """The columns of a frame as columns of a topic. Raises SchemaMismatch for types that those do not have."""
+    _check_types(schema, _NOT_IN_TOPICS)
+    try:
+        return plain(to_arrow_schema(schema, timezone="UTC"))
+    except PySparkException as error:  # a type of a later Spark
+        raise SchemaMismatch(f"the columns cannot be written: {error.getMessage()} Cast them, or drop them") from error
 
 
 def plain(schema: pa.Schema) -> pa.Schema:
@@ -170,7 +224,7 @@ def _fit(store: Store, topic: Topic, schema: StructType, options: SinkOptions) -
 
     assert topic.schema is not None
     fields = {field.name: field.type for field in topic.schema}
-    given = plain(to_arrow_schema(schema, timezone="UTC"))
+    given = _own_columns(schema)
     missing = [field for field in given if field.name not in fields]
     if missing and not options.merge_schema:
         name = missing[0].name

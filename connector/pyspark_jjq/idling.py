@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jjq.errors import JjqError
 from pyspark_jjq.options import BrokerUrl
@@ -22,7 +22,11 @@ MOST_WATCHED = 16  # partitions: to find the files of each takes a look at the c
 
 
 class Idle:
-    """The rest between two looks that find nothing. For one thread."""
+    """The rest between two looks that find nothing. For one thread.
+
+    Of a store on this machine the kernel tells what is written, to who has listened since before the look. A broker is told
+    what the look has found, and answers when there is something else.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -36,34 +40,48 @@ class Idle:
         pause = self._until - time.monotonic()
         if pause <= 0:
             return
-        if self._listener is None or self._armed is None:
+        if self._armed is None:
             time.sleep(pause)
-        else:
+        elif self._listener is not None:
             self._listener.sleep(self._armed, pause)
+        else:
+            self._await(pause)
 
     def listen(self) -> None:
         """Before a look: what is written from here on ends the rest after it."""
         self._armed = None
         if not self._views or sum(len(view.offsets) for view in self._views) > MOST_WATCHED:
             return
+        if isinstance(self._path, BrokerUrl):
+            self._armed = 0
+            return
         if self._listener is None:
             self._listener = open_store(self._path).listener(self._paths)
         self._armed = self._listener.arm()
 
     def watch(self, views: Collection[TopicView]) -> None:
-        """What a look has seen, to listen to from the next one on. A broker tells of nothing."""
-        self._views = () if isinstance(self._path, BrokerUrl) else views
+        """What a look has seen, to listen to from the next one on."""
+        self._views = views
 
     def begin(self, cost: float, *, woken: bool) -> None:
         """After a look that took `cost` seconds and found nothing to do. Not `woken`: there is something, but too little,
         and more of it changes nothing each time."""
-        self._until = time.monotonic() + min(cost * IDLE_SHARE, IDLE_PAUSE_MAX_S)
         if not woken:
             self._armed = None
+        waits = self._armed is not None and self._listener is None  # to ask a broker more often tells nothing sooner
+        self._until = time.monotonic() + (IDLE_PAUSE_MAX_S if waits else min(cost * IDLE_SHARE, IDLE_PAUSE_MAX_S))
 
     def end(self) -> None:
         """After a look that found something."""
         self._until = 0.0
+
+    def _await(self, pause: float) -> None:
+        store: Any = open_store(self._path)
+        ends = [(view.id, p, each.end) for view in self._views for p, each in view.offsets.items()]
+        try:
+            store.await_records(ends, pause)
+        except JjqError:  # a topic that is gone, a broker that is: the look says it
+            time.sleep(max(0.0, self._until - time.monotonic()))
 
     def _paths(self) -> list[Path] | None:
         found: list[Path] = []

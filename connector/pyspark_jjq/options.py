@@ -6,9 +6,10 @@ Names and meanings are those of Spark's Kafka source where it has the same thing
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jjq.errors import InvalidArgument
 from jjq.model import check_name
@@ -31,10 +32,18 @@ class Option:
     meaning: str
 
 
+BROKER_OPTIONS = (
+    Option("broker", "-", "the broker that serves the store, jjq://host:port or jjq+tls://host:port"),
+    Option("token", "JJQ_TOKEN", "what a broker with tokens asks for"),
+    Option("tlsCa", "JJQ_TLS_CA", "a PEM file with the certificates to trust instead of the system's"),
+    Option("tlsCert", "JJQ_CLIENT_CERT", "a PEM file with one's own certificate, where the broker asks for one"),
+    Option("tlsKey", "JJQ_CLIENT_KEY", "a PEM file with its key"),
+    Option("retryFor", "30s", "how long a call goes on trying to reach a broker that is gone"),
+)
+
 SOURCE_OPTIONS = (
-    Option("path", "-", "the store's directory; also as .load(path)"),
-    Option("broker", "-", "instead of a path: the broker that serves the store, jjq://host:port or jjq+tls://"),
-    Option("token", "-", "what a broker with tokens asks for"),
+    Option("path", "-", "the store's directory; also as .load(path); beside broker where executors may find its files"),
+    *BROKER_OPTIONS,
     Option("subscribe", "-", "the topics to read, separated by commas"),
     Option("topic", "-", "the same, short"),
     Option("subscribePattern", "-", "a regular expression: every topic whose whole name matches, later ones included"),
@@ -62,8 +71,7 @@ SOURCE_OPTIONS = (
 
 SINK_OPTIONS = (
     Option("path", "-", "the store's directory; also as .save(path) or .start(path)"),
-    Option("broker", "-", "instead of a path: the broker that serves the store, jjq://host:port or jjq+tls://"),
-    Option("token", "-", "what a broker with tokens asks for"),
+    *BROKER_OPTIONS,
     Option("topic", "-", "the topic to write; beats a topic column"),
     Option("createTopic", "true", "make a missing topic, with the DataFrame's schema"),
     Option("partitions", "1", "how many partitions a topic made by this write has, and one that is there must have"),
@@ -78,18 +86,30 @@ _SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode", "inclu
 _KAFKAS_OWN = ("kafka.", "kafkaconsumer.", "fetchoffset.", "groupidprefix")
 
 
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a broker is connected to, and where its store's files may be seen. The token shows in no text."""
+
+    token: str | None = field(default=None, repr=False)
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    retry_s: float = 30.0
+    files: str | None = None
+
+
 class BrokerUrl(str):  # noqa: SLOT000 - of a str no slot can be had beside its own
-    """Where a broker is, in the place of a store's path; with a token that shows in no text."""
+    """Where a broker is, in the place of a store's path."""
 
-    token: str | None
+    access: Access
 
-    def __new__(cls, url: str, token: str | None = None) -> BrokerUrl:
+    def __new__(cls, url: str, access: Access) -> BrokerUrl:
         made = super().__new__(cls, url)
-        made.token = token
+        made.access = access
         return made
 
-    def __reduce__(self) -> tuple[type[BrokerUrl], tuple[str, str | None]]:
-        return BrokerUrl, (str(self), self.token)
+    def __reduce__(self) -> tuple[type[BrokerUrl], tuple[str, Access]]:
+        return BrokerUrl, (str(self), self.access)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +163,7 @@ def parse_source(options: Mapping[str, str]) -> SourceOptions:
             "lower the one or raise the other"
         )
     return SourceOptions(
-        path=_path(given, options),
+        path=_path(given, options, reads=True),
         choice=choice,
         starting=parse_bound(given, "starting", choice),
         starting_without_match=_one_of(given, "startingOffsetsByTimestampStrategy", ("error", "latest"), "error"),
@@ -174,7 +194,7 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
             f"batchId is a whole number from 0 to {LONG_MAX}, such as the one foreachBatch gives, not {shown(batch_text)}"
         )
     return SinkOptions(
-        path=_path(given, options),
+        path=_path(given, options, reads=False),
         topic=given.get("topic"),
         create_topic=_bool(given, "createTopic", True),
         merge_schema=_bool(given, "mergeSchema", False),
@@ -220,19 +240,20 @@ def tell_ignored(ignored: Sequence[str]) -> None:
         log.warning("ignored, since there are no Kafka clients here: %s", text)
 
 
-def _path(given: Mapping[str, str], options: Mapping[str, str]) -> str:
+def _path(given: Mapping[str, str], options: Mapping[str, str], *, reads: bool) -> str:
     """The store's directory, or a BrokerUrl."""
-    path, broker = given.get("path", ""), given.get("broker", "")
-    if broker and path:
-        raise InvalidArgument("path and broker both name a store: give the directory, or the broker that serves it")
+    path, broker = _plain(given.get("path", "")), given.get("broker", "")
+    if broker and path and not reads:
+        raise InvalidArgument(
+            "path and broker both name a store, and a write goes to one: give the directory, or the broker that serves it"
+        )
     if broker:
-        if not broker.startswith(("jjq://", "jjq+tls://")):
-            raise InvalidArgument(f"broker is jjq://host:port or jjq+tls://host:port, not {shown(broker)}")
-        return BrokerUrl(broker, given.get("token"))
-    if "token" in given:
-        raise InvalidArgument("token is for a broker; name it with broker, or remove the token")
+        return _broker(broker, given, path or None)
+    for option in BROKER_OPTIONS:
+        if option.name.lower() in given:
+            raise InvalidArgument(f"{option.name} is for a broker; name it with broker, or remove {option.name}")
     if path:
-        return path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:")
+        return path
     instead = ""
     if any(name.lower() == "kafka.bootstrap.servers" for name in options):
         instead = " instead of kafka.bootstrap.servers"
@@ -240,6 +261,30 @@ def _path(given: Mapping[str, str], options: Mapping[str, str]) -> str:
         f'no store is named: write .option("path", "/data/jjq"){instead}, the directory of the store, or '
         f'.option("broker", "jjq://host:4750"), the broker that serves it'
     )
+
+
+def _plain(path: str) -> str:
+    return path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:")
+
+
+def _broker(url: str, given: Mapping[str, str], files: str | None) -> BrokerUrl:
+    """What is not given as an option is taken from the environment, under the names that the command line has. It crosses
+    to the executors; the files that it names must be there too."""
+    if not url.startswith(("jjq://", "jjq+tls://")):
+        raise InvalidArgument(f"broker is jjq://host:port or jjq+tls://host:port, not {shown(url)}")
+    tls = url.startswith("jjq+tls://")
+    said: dict[str, str | None] = {}
+    for option in BROKER_OPTIONS:
+        text = given.get(option.name.lower())
+        if option.name.startswith("tls") and text and not tls:
+            raise InvalidArgument(f"{option.name} is for jjq+tls://host:port, not {shown(url)}")
+        if not text and option.default.startswith("JJQ_") and (tls or not option.name.startswith("tls")):
+            text = os.environ.get(option.default)
+        said[option.name] = text or None
+    if (said["tlsCert"] is None) != (said["tlsKey"] is None):
+        raise InvalidArgument("tlsCert and tlsKey go together: a certificate, and the key of it")
+    retry_s = _seconds(given, "retryFor", 30.0)
+    return BrokerUrl(url, Access(said["token"], said["tlsCa"], said["tlsCert"], said["tlsKey"], retry_s, files))
 
 
 def _metadata(given: Mapping[str, str]) -> tuple[str, ...]:

@@ -6,11 +6,11 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from jjq.errors import JjqError, TopicNotFound
+from jjq.errors import BrokerUnavailable, JjqError, TopicNotFound
 from pyspark_jjq.choice import Choice
-from pyspark_jjq.options import BrokerUrl
+from pyspark_jjq.options import Access, BrokerUrl
 
 if TYPE_CHECKING:
     from jjq import Store, Topic
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_opened: dict[tuple[int, str], tuple[tuple[int, int] | None, Store]] = {}
+_opened: dict[tuple[int, str | tuple[str, Access]], tuple[tuple[int, int] | None, Store]] = {}
 
 # Spark does not try the calls of a source's driver side again: a hiccup of the disk would end the query.
 ATTEMPTS = 5
@@ -52,11 +52,18 @@ def open_store(path: str, *, create: bool = False) -> Store:
 def _connect(broker: BrokerUrl) -> Store:
     import jjq
 
-    # The token belongs to the key: what it may not do, another one's connection must not do for it.
-    key = (os.getpid(), f"{broker} {broker.token}")
+    # How it is connected to belongs to the key: what a token may not do, another one's connection must not do for it.
+    access = broker.access
+    key = (os.getpid(), (str(broker), access))
     known = _opened.get(key)
     if known is None:
-        known = _opened[key] = None, jjq.connect(broker, token=broker.token)
+        store: Any = jjq.connect(
+            broker, token=access.token, tls_ca=access.tls_ca, tls_cert=access.tls_cert, tls_key=access.tls_key,
+            retry_s=access.retry_s,
+        )  # fmt: skip
+        if access.files is not None:
+            store.see_files(access.files)
+        known = _opened[key] = None, store
     return known[1]
 
 
@@ -132,7 +139,8 @@ def patiently(call: Callable[[], Result]) -> Result:
         try:
             return call()
         except JjqError as error:
-            if not error.retryable or attempt == ATTEMPTS - 1:
+            # A broker that cannot be reached was tried for long enough by who calls it.
+            if not error.retryable or isinstance(error, BrokerUnavailable) or attempt == ATTEMPTS - 1:
                 raise
             time.sleep(FIRST_PAUSE_S * 2**attempt)
     raise AssertionError("the last attempt returns or raises")

@@ -100,6 +100,9 @@ BY_FLIGHT: dict[str, tuple[str, str, ByFlight]] = {
     "read": ("read", "topic", lambda r, t: r.topic(t).read().read_all()),
     "read, segments": ("read", "topic", lambda r, t: r.topic(t).segments()),
     "read, slices": ("read", "topic", lambda r, t: list(r.read_slices(r.topic(t).plan(0, 0, 1)))),
+    "read, times": ("read", "topic", lambda r, t: r.topic(t).reader.within(_one_slice(r, t), 0, 1)),
+    "read, bounds": ("read", "topic", lambda r, t: r.connection.ask("bounds", topic_id=r.topic(t).id, ranges=[], columns=[])),
+    "read, awaited": ("read", "topic", lambda r, t: r.await_records([(r.topic(t).id, 0, 99)], 1.0)),
     "read, subscription": ("read", "topic", lambda r, t: _by_subscription(r, t)),
     "subscriber.create": ("read", "topic", lambda r, t: r.create_subscriber(t)),
     "subscriber.use": ("read", "topic", lambda r, t: r.subscriber(f"{t}-s").pop(timeout=0)),
@@ -126,6 +129,10 @@ BY_LIST: dict[str, tuple[str, Callable[[Any], set[str]]]] = {
     "subscriber.list": ("read", lambda r: {each.topic.name for each in r.subscribers()}),
     "channel.list": ("read", lambda r: {each.topic.name for each in r.channels()}),
 }
+
+
+def _one_slice(remote: Any, topic: str) -> list[jjq.Slice]:
+    return [jjq.Slice(remote.topic(topic).id, topic, 0, 0, 1, 0, 0)]
 
 
 def _by_producer(remote: Any, topic: str) -> None:

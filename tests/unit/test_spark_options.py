@@ -77,7 +77,7 @@ def test_an_unknown_option_names_the_nearest_one() -> None:
         source(startingOffset="latest")
     with pytest.raises(
         InvalidArgument,
-        match="there are: path, broker, token, subscribe, topic, subscribePattern, assign, startingOffsets",
+        match="there are: path, broker, token, tlsCa, tlsCert, tlsKey, retryFor, subscribe, topic, subscribePattern, assign, startingOffsets",
     ):
         source(zzz="1")
 

@@ -30,7 +30,7 @@ _URL = re.compile(r"(jjq(?:\+tls)?)://(\[[0-9A-Fa-f:.]+\]|[^/:\[\]@\s]+)(?::([0-
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
-_ANSWER_S = 60.0  # what an action may take, beside waiting for records
+ANSWER_S = 60.0  # what an action may take, beside waiting for records
 _MARGIN_S = 15.0  # what one that waits may take longer
 _PING_S = 7.0  # a broker takes a client that says nothing for 30 s for dead
 _PING_ANSWER_S = 5.0
@@ -127,12 +127,12 @@ class Connection:
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
-    def ask(self, name: str, /, *, answer_s: float = _ANSWER_S, **args: Any) -> Any:
+    def ask(self, name: str, /, *, answer_s: float = ANSWER_S, **args: Any) -> Any:
         """An action that changes nothing, so it may be asked any number of times."""
         return self._act(name, {"args": args}, answer_s)
 
     def act(
-        self, name: str, /, *, wait_s: float = 0.0, answer_s: float = _ANSWER_S, once: bool = False, **args: Any
+        self, name: str, /, *, wait_s: float = 0.0, answer_s: float = ANSWER_S, once: bool = False, **args: Any
     ) -> Any:
         """An action of this session: done once, however often its answer has to be asked for. `wait_s` is what it may wait for
         records.

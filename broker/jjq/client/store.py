@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,8 +17,9 @@ from jjq.catalog.rows import SubscriberRow, TopicRow
 from jjq.channels import MAX_IN_FLIGHT, NOT_GIVEN
 from jjq.client import StateCallback
 from jjq.client.channel import RemoteChannel
-from jjq.client.connection import Address, Connection
+from jjq.client.connection import ANSWER_S, Address, Connection
 from jjq.client.log import RemoteLog, Streams
+from jjq.client.near import NearFiles
 from jjq.client.pubsub import RemotePubSub
 from jjq.client.staging import RemoteStage
 from jjq.client.subscriber import RemoteSubscriber
@@ -78,6 +80,7 @@ class RemoteStore(Store):
         self.read_only = told["read_only"]
         self.create_topics = told["create_topics"]
         self.max_request_bytes = told["max_request_bytes"]
+        self.near: NearFiles | None = None  # where sealed files may be read, instead of being fetched
         self.handle_numbers = itertools.count(1)
         self.streams = Streams(self.connection)
         # A coroutine that waits has a thread wait for it. One is started for each that there is no idle one for.
@@ -241,8 +244,51 @@ class RemoteStore(Store):
         added = RemoteTopic.check_metadata(metadata)
         if schema is None:
             schema = self._made(self.connection.ask("topic_by_id", topic_id=topic_id)).select(columns)
-        ticket = Ticket(topic_id, wire.ranges_of(slices), schema, added, target_bytes)
-        return read_ticket(self.connection, ticket, output_schema(schema, added))
+        if self.near is None or not self.near.are_there():
+            return self._fetch(slices, schema, added, target_bytes)
+        return self._read_near(self.near, slices, schema, added, target_bytes)
+
+    def see_files(self, directory: str | os.PathLike[str]) -> None:
+        """From here on sealed files are read from a directory, where this store is there. Raises InvalidArgument where another
+        one is."""
+        near = NearFiles(Path(directory), self.id)
+        near.are_there()
+        self.near = near
+
+    def _fetch(
+        self, slices: Sequence[Slice], schema: pa.Schema, metadata: Sequence[str], target_bytes: int
+    ) -> Iterator[pa.RecordBatch]:
+        ticket = Ticket(slices[0].topic_id, wire.ranges_of(slices), schema, tuple(metadata), target_bytes)
+        return read_ticket(self.connection, ticket, output_schema(schema, metadata))
+
+    def _read_near(
+        self, near: NearFiles, slices: Sequence[Slice], schema: pa.Schema, metadata: Sequence[str], target_bytes: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Sealed files by themselves; what is in no such file, or in one that is amiss, from the broker."""
+        far: list[Slice] = []
+        for each in slices:
+            at = each.start
+            for batch in near.read(each, schema, metadata, target_bytes):
+                if far:
+                    yield from self._fetch(far, schema, metadata, target_bytes)
+                    far = []
+                at += batch.num_rows
+                yield batch
+            if at < each.end:
+                far.append(each if at == each.start else each.part(at, each.end))
+        if far:
+            yield from self._fetch(far, schema, metadata, target_bytes)
+
+    def await_records(self, ends: Sequence[tuple[str, int, int]], seconds: float) -> bool:
+        """Waits until one of the partitions, each as topic id, number and end, has another end than that, or `seconds` are
+        over: then False. Raises TopicDeleted."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            wait = self.connection.wait_s(left)
+            packed = [list(each) for each in ends]
+            if self.connection.ask("await_records", answer_s=wait + ANSWER_S, ends=packed, timeout=wait):
+                return True
+        return False
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
@@ -355,7 +401,7 @@ class RemoteStore(Store):
 
     def reader(self, topic_id: str, name: str) -> Any:
         """What plans reads of a topic."""
-        return RemoteReader(self.connection, topic_id, name)
+        return RemoteReader(self, topic_id, name)
 
     def topic_row(self, topic_id: str) -> TopicRow:
         """Raises TopicDeleted."""

@@ -15,6 +15,8 @@ from jjq import objects, wire
 from jjq.catalog.rows import TopicRow
 from jjq.client.connection import Connection, known_error
 from jjq.errors import InvalidArgument, StoreError
+from jjq.layout import segment_from_json
+from jjq.log.bounds import Bounds, Test
 from jjq.log.projection import output_schema
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import PartitionOffsets, Position, Record, SegmentInfo, Slice
@@ -57,7 +59,7 @@ class RemoteTopic(Topic):
 
     @property
     def _planner(self) -> RemoteReader:
-        return RemoteReader(self._store.connection, self.id, self.name)
+        return RemoteReader(self._store, self.id, self.name)
 
     def push_file(
         self, source: objects.Source, value: Any = None, *, key: bytes | str | None = None, headers: Headers = None,
@@ -134,22 +136,27 @@ class RemoteTopic(Topic):
 class RemoteReader:
     """What the parts of a store that plan reads ask of a topic's reader: see `jjq.log.reader.LogReader`."""
 
-    def __init__(self, connection: Connection, topic_id: str, name: str) -> None:
-        self._connection, self._topic_id, self._name = connection, topic_id, name
+    def __init__(self, store: RemoteStore, topic_id: str, name: str) -> None:
+        self._connection, self._topic_id, self._name = store.connection, topic_id, name
+        self._files = store.near is not None  # whether to ask for files: those who read may see them
 
     def plan(
         self, partition: int, start: int, end: int, *, lineage: int | None = None, skip_lost: bool = False
     ) -> list[Slice]:
-        found = self._connection.ask(
-            "plan",
-            topic_id=self._topic_id,
-            partition=partition,
-            start=start,
-            end=end,
-            lineage=lineage,
-            skip_lost=skip_lost,
-        )
-        return [Slice(self._topic_id, self._name, *each) for each in found]
+        return self._slices(
+            self._ask(
+                "plan", partition=partition, start=start, end=end, lineage=lineage, skip_lost=skip_lost, files=self._files
+            )
+        )  # fmt: skip
+
+    def _ask(self, name: str, **args: Any) -> Any:
+        return self._connection.ask(name, topic_id=self._topic_id, **args)
+
+    def _slices(self, packed: Sequence[Sequence[Any]]) -> list[Slice]:
+        return [
+            Slice(self._topic_id, self._name, *each[:5], *(segment_from_json(one) if one else None for one in each[5:]))
+            for each in packed
+        ]
 
     def read(
         self, slices: Sequence[Slice], user: pa.Schema, metadata: Sequence[str] = (), target_bytes: int = BATCH_BYTES
@@ -158,26 +165,46 @@ class RemoteReader:
         return read_ticket(self._connection, ticket, output_schema(user, metadata))
 
     def seek_time(self, partition: int, ts: int) -> int | None:
-        found = dict(self._connection.ask("offset_for_timestamp", topic_id=self._topic_id, ts_us=ts))
-        offset: int | None = found[partition]
+        ((_, found),) = self._ask("offset_for_timestamp", ts_us=ts, partition=partition)
+        offset: int | None = found
         return offset
 
     def check_lineage(self, partition: int, offset: int, lineage: int) -> int | None:
-        found: int | None = self._connection.ask(
-            "check_lineage", topic_id=self._topic_id, partition=partition, offset=offset, lineage=lineage
-        )
+        found: int | None = self._ask("check_lineage", partition=partition, offset=offset, lineage=lineage)
         return found
 
     def within(self, slices: Sequence[Slice], since: int, until: int) -> list[Slice]:
-        """All of them: what the files know of their times is in the broker."""
-        return list(slices)
+        if not slices:
+            return []
+        first, last = (max(-MOST, min(each, MOST)) for each in (since, until))
+        return self._slices(self._ask("within", ranges=_ranges(slices), since=first, until=last, files=self._files))
 
-    def where(self, slices: Sequence[Slice], tests: Sequence[Any]) -> list[Slice]:
-        """All of them, as `within`."""
-        return list(slices)
+    def where(self, slices: Sequence[Slice], tests: Sequence[Test]) -> list[Slice]:
+        columns = sorted({each.column for each in tests})
+        if not slices or not columns:
+            return list(slices)
+        without: dict[int, list[tuple[int, int]]] = {}
+        for partition, start, end, said in self._ask("bounds", ranges=_ranges(slices), columns=columns):
+            known = {name: each and Bounds(*each) for name, each in zip(columns, said, strict=True)}
+            if not all((found := known[test.column]) is None or test.may_hold(found) for test in tests):
+                without.setdefault(partition, []).append((start, end))
+        return [left for each in slices for left in _left_of(each, without.get(each.partition, ()))]
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def _ranges(slices: Sequence[Slice]) -> list[list[int]]:
+    return [[each.partition, each.start, each.end, each.lineage] for each in wire.ranges_of(slices)]
+
+
+def _left_of(whole_slice: Slice, without: Sequence[tuple[int, int]]) -> Iterator[Slice]:
+    """What is left of a slice without some ranges, which are in their order."""
+    at = whole_slice.start
+    for first, last in [*without, (whole_slice.end, whole_slice.end)]:
+        if at < min(first, whole_slice.end):
+            yield whole_slice.part(at, min(first, whole_slice.end))
+        at = max(at, last)
 
 
 def read_ticket(connection: Connection, ticket: Ticket, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -17,6 +17,13 @@ def output_schema(user: pa.Schema, metadata: Sequence[str]) -> pa.Schema:
     return pa.schema([*user, *(pa.field(name, METADATA_TYPES[name]) for name in metadata)])
 
 
+def columns_of(physical: pa.Schema, user: pa.Schema, metadata: Sequence[str]) -> list[int] | None:
+    """Which columns of a file are needed, by their places, at least one; None for all of them."""
+    wanted = {*user.names, *metadata}
+    columns = [place for place, name in enumerate(physical.names) if name in wanted] or [0]
+    return None if len(columns) == len(physical) else columns
+
+
 def project(batch: pa.RecordBatch, physical: pa.Schema, base: int, place: Slice, user: pa.Schema,
             metadata: Sequence[str], output: pa.Schema) -> pa.RecordBatch:  # fmt: skip
     """Chosen columns of a physical batch whose first row is at offset `base`."""

@@ -17,10 +17,10 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from jjq.errors import DamagedSegment, DataLoss, InvalidArgument, JjqError, StoreError
-from jjq.log.bounds import Test
+from jjq.log.bounds import Bounds, Test
 from jjq.log.contracts import LogCatalog, PartitionState, TopicFacts
 from jjq.log.format import NO_TS
-from jjq.log.projection import output_schema, project
+from jjq.log.projection import columns_of, output_schema, project
 from jjq.log.recovery import survey
 from jjq.log.sealed import SealedReader, rebatch
 from jjq.log.stream import StreamReader, open_end
@@ -343,6 +343,17 @@ class LogReader:
             found += [each.part(first, last) for first, last in spans]
         return found
 
+    def bounds(
+        self, slices: Sequence[Slice], names: Sequence[str]
+    ) -> Iterator[tuple[int, int, int, tuple[Bounds | None, ...]]]:
+        """Of each batch of a sealed file in the slices its partition, where it begins and ends, and the bounds of these
+        columns: what `where` compares, for who compares it elsewhere."""
+        for each in slices:
+            if each.segment is not None and each.segment.kind == "arrow":
+                with contextlib.suppress(FileNotFoundError):
+                    sealed = self._sealed_reader(each.partition, each.segment, self._keeper)
+                    yield from ((each.partition, *said) for said in sealed.said(each.start, each.end, names))
+
     def _left_from(self, partition: int, offset: int) -> int:
         """The first offset from here on that is not lost: what repair could not save may take several rows."""
         _, segments = self._catalog.segments(self.topic_id, partition, offset, 1 << 62)
@@ -493,11 +504,7 @@ class LogReader:
     def _open_and_scan(self, partition: int, segment: Segment, start: int, end: int, user: pa.Schema,
                        metadata: Sequence[str], keeper: Keeper) -> Iterator[tuple[int, pa.RecordBatch]]:  # fmt: skip
         if segment.kind == "arrow":
-            physical = self._facts.physical(segment.schema_version)
-            wanted = {*user.names, *metadata}
-            columns: list[int] | None = [i for i, name in enumerate(physical.names) if name in wanted] or [0]
-            if len(columns or ()) == len(physical):
-                columns = None
+            columns = columns_of(self._facts.physical(segment.schema_version), user, metadata)
             sealed = self._sealed_reader(partition, segment, keeper)
             yield from sealed.scan(start, end, columns, functools.partial(keeper.batch, sealed))
             return

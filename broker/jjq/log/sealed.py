@@ -351,6 +351,17 @@ class SealedReader:
             return bounds.Bounds(None, None, rows, rows)
         return bounds.bounds_of_all(self._said, self.schema.field(name), rows)
 
+    def said(
+        self, start: int, end: int, names: Sequence[str]
+    ) -> Iterator[tuple[int, int, tuple[bounds.Bounds | None, ...]]]:
+        """Of each batch in the offsets `[start, end)` where it begins and ends there, and the bounds of these columns."""
+        each = zip(*(self.bounds(name) for name in names), strict=True) if names else ()
+        for number, found in enumerate(each):
+            field = self.field(number)
+            first, last = self.segment.base + field.first_row, self.segment.base + field.first_row + field.rows
+            if first < end and last > start:
+                yield max(start, first), min(end, last), found
+
     def bounds(self, name: str) -> list[bounds.Bounds | None]:
         """Between which values a column lies in each batch, None where the file does not say."""
         rows = [self.field(number).rows for number in range(len(self))]

@@ -1,6 +1,6 @@
 """The Flight front: a store over Arrow Flight. Every request is taken apart, is one call of the store, and its answer packed.
 
-`flight_calls.py` and `flight_consuming.py` have the actions, `flight_streams.py` what is read and written as batches,
+`flight_calls.py`, `flight_planning.py` and `flight_consuming.py` have the actions, `flight_streams.py` what is read and written as batches,
 `flight_sessions.py` what is kept for a client.
 """
 
@@ -19,7 +19,7 @@ from pyarrow import flight
 
 from jjq import wire
 from jjq.errors import Forbidden, InvalidArgument, JjqError, StoreClosed, Unauthorized
-from jjq.server import flight_consuming  # noqa: F401 - its actions register themselves
+from jjq.server import flight_consuming, flight_planning  # noqa: F401 - their actions register themselves
 from jjq.server.flight_calls import ACTIONS, Call, Served, arguments, report, run
 from jjq.server.flight_sessions import unknown
 from jjq.server.flight_streams import plan_read, put, read

@@ -1,5 +1,5 @@
 """The actions of the Flight front on topics, writers and the store: each is one call of the store. Those of consumers are in
-`flight_consuming.py`."""
+`flight_consuming.py`, those for who plans reads in `flight_planning.py`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from jjq.server.settings import ServerSettings
 from jjq.staging import Stage
 from jjq.store import Store
 from jjq.topic import Topic
-from jjq.values import shown, whole
+from jjq.values import shown
 
 _TOPICS = 4096  # handles of topics that are kept,
 _FRESH_S = 2.0  # and how long: others may alter a topic's limits
@@ -318,11 +318,6 @@ def all_offsets(call: Call, names: Sequence[str] | None = None) -> list[Any]:
 
 
 @action
-def offset_for_timestamp(call: Call, topic_id: Any, ts_us: Any) -> list[Any]:
-    return list(call.topic("topic.describe", topic_id).offset_for_timestamp(ts_us).items())
-
-
-@action
 def resolve(
     call: Call, topic_id: Any, position: Any, end: bool = False, partitions: Sequence[int] | None = None
 ) -> list[Any]:
@@ -332,23 +327,6 @@ def resolve(
         for each in listed(partitions, "partitions"):
             topic.check_partition(each)
     return list(topic.resolve(position, end=bool(end), partitions=partitions).items())
-
-
-@action
-def plan(
-    call: Call, topic_id: Any, partition: Any, start: Any, end: Any, lineage: Any = None, skip_lost: bool = False
-) -> list[Any]:
-    """Slices of a range, without the files that they are in: `partition, start, end, lineage, bytes` of each."""
-    slices = call.topic("read", topic_id).plan(partition, start, end, lineage, skip_lost=bool(skip_lost))
-    return [[each.partition, each.start, each.end, each.lineage, each.bytes] for each in slices]
-
-
-@action
-def check_lineage(call: Call, topic_id: Any, partition: Any, offset: Any, lineage: Any) -> int | None:
-    """Where the lineage that overtook an offset begins; null while the offset still means what it did."""
-    topic = call.topic("topic.describe", topic_id)
-    place = topic.check_partition(partition)
-    return topic.reader.check_lineage(place, whole(offset, "offset"), whole(lineage, "lineage"))
 
 
 @action

@@ -40,7 +40,7 @@ _LATE_S = 60.0  # how long after its time a delivery is kept, for who settles it
 
 
 @contextlib.contextmanager
-def _waiting(call: Call, timeout: object) -> Iterator[float]:
+def waiting(call: Call, timeout: object) -> Iterator[float]:
     """The seconds that a request may wait: a client that is to wait longer asks again."""
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 <= timeout <= LONGEST_WAIT_S:
         raise InvalidArgument(f"timeout must be seconds from 0 to {LONGEST_WAIT_S:.0f}, not {shown(timeout)}")
@@ -135,13 +135,13 @@ def _places(given: Sequence[Any]) -> dict[int, tuple[int, int]]:
 
 @action
 def pop(call: Call, handle: int, subscriber: Any, timeout: Any = 0, places: Sequence[Any] = ()) -> Any:
-    with _waiting(call, timeout) as seconds:
+    with waiting(call, timeout) as seconds:
         return _single(call, _subscriber(call, handle, subscriber, places), lambda each: each.pop(seconds))
 
 
 @action
 def peek(call: Call, handle: int, subscriber: Any, timeout: Any = 0, places: Sequence[Any] = ()) -> Any:
-    with _waiting(call, timeout) as seconds:
+    with waiting(call, timeout) as seconds:
         return _single(call, _subscriber(call, handle, subscriber, places), lambda each: each.peek(seconds))
 
 
@@ -155,7 +155,7 @@ def poll(
     call: Call, handle: int, subscriber: Any, max_records: Any = 500, timeout: Any = 0, places: Sequence[Any] = ()
 ) -> dict[str, Any]:
     """Up to so many records, and the places behind them: `[partition, offset, lineage]` of each."""
-    with _waiting(call, timeout) as seconds:
+    with waiting(call, timeout) as seconds:
         found = _subscriber(call, handle, subscriber, places)
         records = found.poll(max_records, seconds)
     return {
@@ -236,7 +236,7 @@ def follow(
         own = call.store._topic(topic.row)  # a feed keeps it to itself
         return FollowHandle(call, own, _places(places), columns, bool(new_partitions))
 
-    with _waiting(call, timeout) as seconds:
+    with waiting(call, timeout) as seconds:
         found = call.own_session().handle(handle, FollowHandle, make)
         records = wait_for(lambda: found.take(_FOLLOW_ROWS), seconds, found.listener) or []
     return {
@@ -337,7 +337,7 @@ def _channel(call: Call, handle: int, channel: Any, operation: str = "channel.us
 @action
 def receive(call: Call, handle: int, channel: Any, max_records: Any = 1, timeout: Any = 0) -> dict[str, Any]:
     """Up to so many records, and of each its number and how often it was delivered."""
-    with _waiting(call, timeout) as seconds:
+    with waiting(call, timeout) as seconds:
         found = _channel(call, handle, channel)
         found.forget_expired()
         deliveries = found.channel.receive(max_records, seconds)
@@ -463,7 +463,7 @@ def change_subscription(call: Call, handle: int, interest: Any, kind: str, names
 @action
 def get_message(call: Call, handle: int, interest: Any, timeout: Any = 0) -> dict[str, Any]:
     """The next message of a topic that the caller may read."""
-    with _waiting(call, timeout) as seconds:
+    with waiting(call, timeout) as seconds:
         found = _subscription(call, handle, interest).pubsub
         message = found.get_message(seconds)
         while message is not None and not call.can("read", _text(message["channel"])):

@@ -13,11 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jjq.errors import InvalidArgument
+from jjq.schema import binaries
 from jjq.values import shown
 
 NOT_BEFORE = "jjq-not-before"
 _LONGEST_S = 100 * 365.25 * 86_400
 _FOR_EVER = 1 << 61  # a header may say anything, a catalog holds 64 bits
+
+_NOT_BEFORE = binaries([NOT_BEFORE.encode()], pa.string())
 
 Pairs = list[tuple[str, bytes | None]]
 Delay = float | timedelta | None
@@ -45,7 +48,7 @@ def deferred_rows(headers: pa.Array) -> dict[int, int]:
     if headers.null_count == len(headers):
         return {}
     entries = headers.flatten()
-    chosen = pc.equal(entries.field("key"), NOT_BEFORE)
+    chosen = pc.is_in(entries.field("key"), value_set=_NOT_BEFORE)
     if not pc.any(chosen).as_py():
         return {}
     rows = pc.list_parent_indices(headers).filter(chosen).to_pylist()

@@ -12,7 +12,7 @@ from jjq.deferral import deferred_rows
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Record, Slice
 from jjq.records import to_records
-from jjq.schema import RAW
+from jjq.schema import RAW, integers
 from jjq.topic import Topic
 
 METADATA = ("_partition", "_offset", "_timestamp", "_key", "_headers")
@@ -67,7 +67,7 @@ class Lookahead:
         """The records of a lease that lies in what was read."""
         assert self._batch is not None
         if lease.done:
-            rows = self._batch.take(pa.array([offset - self.start for offset in lease.offsets()]))
+            rows = self._batch.take(integers([offset - self.start for offset in lease.offsets()], pa.int64()))
         else:
             rows = self._batch.slice(lease.start - self.start, lease.end - lease.start)
         return list(to_records(self._topic.name, rows, self._topic.schema is None))
@@ -89,7 +89,7 @@ def rows_at(topic: Topic, partition: int, offsets: Sequence[int]) -> Iterator[pa
             if len(chosen) == batch.num_rows:
                 yield batch
             elif chosen:
-                yield batch.take(pa.array(chosen))
+                yield batch.take(integers(chosen, pa.int64()))
 
 
 def _groups(offsets: Sequence[int]) -> Iterator[list[int]]:

@@ -77,10 +77,14 @@ class Maintenance:
 
     def __enter__(self) -> Maintenance:
         path = self._store.path / layout.MAINTENANCE_LOCK
-        with files.translated("lock", path):
-            self._lock_fd = files.open_lock(path)
-            _held.add(self._lock_fd)
-            self.report.busy = not files.lock(self._lock_fd, wait=False)
+        try:
+            with files.translated("lock", path):
+                self._lock_fd = files.open_lock(path)
+                _held.add(self._lock_fd)
+                self.report.busy = not files.lock(self._lock_fd, wait=False)
+        except BaseException:  # an interrupt: a lock that is left would keep everybody from maintenance
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

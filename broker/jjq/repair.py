@@ -61,8 +61,9 @@ def repair(path: str | os.PathLike[str], progress: Progress | None = None) -> Re
         lock = root / "store.lock"
         if lock in layout.misplaced(root):  # then nobody can have the store open
             quarantine.take(lock, _MISPLACED)
-        fd = _lock_alone(root)
+        fd = files.open_lock(root / "store.lock")
         try:
+            _lock_alone(root, fd)
             for path in layout.misplaced(root):
                 quarantine.take(path, _MISPLACED)
             _repair_identity(root, quarantine, report)
@@ -87,12 +88,9 @@ def repair(path: str | os.PathLike[str], progress: Progress | None = None) -> Re
     return report
 
 
-def _lock_alone(root: Path) -> int:
-    fd = files.open_lock(root / "store.lock")
+def _lock_alone(root: Path, fd: int) -> None:
     if not files.lock(fd, wait=False):
-        files.close(fd)
         raise StoreError(f"{root} is open in other processes (or in this one); close it everywhere, then repair it")
-    return fd
 
 
 class Quarantine:

@@ -7,6 +7,8 @@ schema has the one column `value: binary`.
 from __future__ import annotations
 
 import difflib
+import itertools
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -28,7 +30,8 @@ METADATA_TYPES: dict[str, pa.DataType] = {
     "_key": pa.binary(),
     "_headers": HEADERS,
 }
-RAW = pa.schema([pa.field("value", pa.binary())])
+_BINARY = pa.binary()
+RAW = pa.schema([pa.field("value", _BINARY)])
 
 
 def physical(user: pa.Schema | None) -> pa.Schema:
@@ -304,8 +307,32 @@ def headers_array(headers: Sequence[list[tuple[str, bytes | None]] | None]) -> p
     return pa.array([None if h is None else [{"key": k, "value": v} for k, v in h] for h in headers], HEADERS)
 
 
+# pyarrow imports pandas, where it is installed, with the first Python values that are to become Arrow's: that takes longer than
+# a `jjq pop`. What reads makes its arrays of buffers.
+
+
+def integers(values: Iterable[int], kind: pa.DataType) -> pa.Array:
+    """An array of numbers, or times, of 32 or 64 bits."""
+    numbers = array("i" if kind.bit_width == 32 else "q", values)
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def binaries(values: Sequence[bytes | None], kind: pa.DataType = _BINARY) -> pa.Array:
+    """An array of bytes, or of text in UTF-8."""
+    rows, missing = len(values), values.count(None)
+    if missing == rows:
+        return pa.nulls(rows, kind)
+    held = [each or b"" for each in values]
+    there = None
+    if missing:
+        bits = int("".join("0" if each is None else "1" for each in reversed(values)), 2)
+        there = pa.py_buffer(bits.to_bytes((rows + 7) // 8, "little"))
+    ends = array("i", (0, *itertools.accumulate(map(len, held))))
+    return pa.Array.from_buffers(kind, rows, [there, pa.py_buffer(ends), pa.py_buffer(b"".join(held))], missing)
+
+
 def _empty(kind: pa.DataType) -> pa.Array:
-    """An array of no values. `pa.array([])` would import pandas where it is installed, a quarter of a second."""
+    """An array of no values."""
     children = [_empty(kind.field(i).type) for i in range(kind.num_fields)]
     buffers = [None] if children else [None, pa.py_buffer(bytes(4)), pa.py_buffer(b"")]
     return pa.Array.from_buffers(kind, 0, buffers, children=children)

@@ -74,7 +74,7 @@ class Subscriber:
 
     def _renew_locks(self) -> None:
         self._mutex = threading.RLock()
-        self._consumer = threading.Lock()  # held during a poll or a step of an iterator
+        self._consumer: object | None = None  # during a poll or a step of an iterator
         self._listener = self._store.listener(functools.partial(watched, self._topic))
         if self._closed:
             self._listener.close()
@@ -311,16 +311,20 @@ class Subscriber:
     @contextlib.contextmanager
     def _consuming(self) -> Iterator[None]:
         """This thread as the one consumer of this subscriber, among handles and processes."""
-        iterating = self._iterating
-        if (iterating is not None and iterating != threading.get_ident()) or not self._consumer.acquire(blocking=False):
-            raise SubscriberBusy(
-                f"another thread polls subscriber {self.name!r} through this handle; one at a time can, pop is for many"
-            )
+        me = object()
         try:
+            with self._mutex:
+                if self._consumer is not None or self._iterating not in (None, threading.get_ident()):
+                    raise SubscriberBusy(
+                        f"another thread polls subscriber {self.name!r} through this handle; one at a time can, pop is for "
+                        f"many"
+                    )
+                self._consumer = me
             self._take_lock()
             yield
         finally:
-            self._consumer.release()
+            if self._consumer is me:
+                self._consumer = None
 
     def _take_lock(self) -> None:
         with self._mutex:
@@ -490,14 +494,13 @@ class _ConsumerLock:
         self._fd = -1
         with files.translated("lock", path):
             files.make_dirs(path.parent)
-            fd = files.open_lock(path)
-            if not files.lock(fd, wait=False):
-                files.close(fd)
+            self._fd = files.open_lock(path)
+            if not files.lock(self._fd, wait=False):
+                self.close()
                 raise SubscriberBusy(
                     f"another consumer polls subscriber {name!r}; one at a time can, pop is for many. It ends when that "
                     f"consumer closes or dies"
                 )
-            self._fd = fd
 
     def close(self) -> None:
         """Closing, not unlocking: in a forked child the lock stays the parent's."""

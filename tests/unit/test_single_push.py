@@ -73,6 +73,36 @@ def test_a_push_does_not_wait_for_pandas(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", ONE_PUSH, str(tmp_path / "store")], check=True)
 
 
+FIRST_RECORDS = """
+import sys
+import jjq
+with jjq.open(sys.argv[1], maintenance=False) as store:
+    assert store.subscriber("s").pop().headers == [("h", b"1")]
+    assert store.subscriber("s").pop().key == b"k"
+    assert store.subscriber("columns").pop().value == {"n": 1, "text": "a"}
+    assert [each.record.value for each in store.channel("t", "c").receive(3)] == [b"v", b"w", None]
+    assert store.topic("t").read(metadata=["_topic", "_partition", "_key"]).read_all().num_rows == 3
+    assert store.subscriber("s").pop().value is None
+sys.exit("pandas" in sys.modules)
+"""
+
+
+def test_the_first_record_does_not_wait_for_pandas(tmp_path: Path) -> None:
+    importlib.import_module("pandas")
+    with jjq.open(tmp_path / "store") as store:
+        topic = store.create_topic("t")
+        topic.push(b"v", headers={"h": b"1"})
+        topic.push(b"w", key=b"k")
+        topic.push(None)
+        store.create_topic("u", schema=pa.schema([("n", pa.int32()), ("text", pa.string())])).push(
+            {"n": 1, "text": "a"}
+        )
+        store.create_subscriber("t", "s")
+        store.create_subscriber("u", "columns")
+        store.channel("t", "c", create=True)
+    subprocess.run([sys.executable, "-c", FIRST_RECORDS, str(tmp_path / "store")], check=True)
+
+
 def test_files_roll_under_single_values(tmp_path: Path) -> None:
     with jjq.open(tmp_path / "store") as store:
         topic = store.create_topic("t", segment_rows=3, sync="none")

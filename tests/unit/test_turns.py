@@ -5,18 +5,25 @@ from __future__ import annotations
 import fcntl
 import inspect
 import os
+import re
 import signal
 import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from jjq import files
+import jjq
+from jjq import files, subscriber
+from jjq.catalog.sqlite import SqliteDriver
+from jjq.log.partition import PartitionLog
+from jjq.maintenance import Maintenance
 
 PROBE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
 
@@ -126,3 +133,83 @@ def test_without_such_locks_it_is_a_lock_all_the_same(path: Path, monkeypatch: p
     assert files.lock(other, wait=False)
     files.close(mine)
     files.close(other)
+
+
+OPERATIONS: tuple[tuple[Any, Callable[[jjq.Topic], object], str], ...] = (
+    (PartitionLog._write_value, lambda topic: topic.push(b"a"), "topics/{id}/0/lock"),
+    (PartitionLog._write, lambda topic: topic.push("a", key="k"), "topics/{id}/0/lock"),
+    (PartitionLog.locked, lambda topic: topic.push_table(pa.table({"value": ["a"]}), writer_id="w", batch_id=1),
+     "topics/{id}/0/lock"),
+    (SqliteDriver.write, lambda topic: topic.pause(), "catalog.lock"),
+    (SqliteDriver.run, lambda topic: topic._store.subscriber("s").pop(), "catalog.lock"),
+    (Maintenance.__enter__, lambda topic: topic._store.maintain(), "maintenance.lock"),
+    (subscriber._ConsumerLock.__init__, lambda topic: topic._store.subscriber("s").poll(), "subscribers/{subscriber}.lock"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "act", "where"), OPERATIONS, ids=lambda each: getattr(each, "__qualname__", ""))
+def test_an_interrupt_right_after_a_lock_leaves_it_free(
+    function: Any, act: Callable[[jjq.Topic], object], where: str, tmp_path: Path
+) -> None:  # fmt: skip
+    code = inspect.unwrap(function).__code__
+    lines, first = inspect.getsourcelines(inspect.unwrap(function))
+    locking = [first + number for number, line in enumerate(lines) if re.search(r"\.(lock|_lock)\(", line)]
+    assert locking
+    with jjq.open(tmp_path / "store", maintenance=False) as store:
+        topic = store.create_topic("t")
+        topic.push("first")
+        store.create_subscriber("t", "s")
+        assert interrupted(code, locking, lambda: act(topic))
+        path = store.path / where.format(id=topic.id, subscriber=store.subscriber("s").id)
+        other = files.open_rw(path)
+        assert files.lock(other, wait=False)
+        files.close(other)
+        act(topic)
+
+
+def interrupted(code: CodeType, lines: list[int], act: Callable[[], object], end: int | None = None) -> bool:
+    """Whether Ctrl-C came at the line after one of these, before `end`."""
+    last = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal last
+        if frame.f_code is code and event == "line":
+            # Back at a `with`, and in what tidies up, there is no moment for it.
+            if last in lines and (end is None or last < frame.f_lineno < end):
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            last = frame.f_lineno
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        act()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+INTERRUPTED_PUSHES = (PartitionLog.append, PartitionLog.append_value, PartitionLog._lead, PartitionLog._take_queue)
+
+
+@pytest.mark.parametrize("function", INTERRUPTED_PUSHES, ids=lambda each: each.__name__)
+def test_an_interrupt_of_a_push_holds_up_no_other_thread(function: Any, tmp_path: Path) -> None:
+    """At each line of those that decide who writes, but those that tidy up."""
+    code = function.__code__
+    lines, first = inspect.getsourcelines(function)
+    key = None if function is PartitionLog.append_value else "k"
+    with jjq.open(tmp_path / "store", maintenance=False) as store:
+        topic = store.create_topic("t", sync="none")
+        tidying = [first + number for number, line in enumerate(lines) if re.match(r" *(except|finally)\b", line)]
+        end = min(tidying, default=first + len(lines))
+        count = 0
+        for line in range(first, end):
+            count += interrupted(code, [line], lambda: topic.push(b"a", key=key), end)
+            pushing = threading.Thread(target=topic.push, args=("b",), daemon=True)
+            pushing.start()
+            pushing.join(30)
+            assert not pushing.is_alive()
+        assert count >= 3

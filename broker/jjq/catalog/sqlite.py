@@ -125,8 +125,8 @@ class SqliteDriver:
             raise self._cannot_write()
         with self._mutex, self._translated():
             connection = self._open()
-            files.lock(self._lock_fd)
             try:
+                files.lock(self._lock_fd)
                 self._sync(connection, durable)
                 connection.execute("BEGIN IMMEDIATE")
                 try:
@@ -145,8 +145,8 @@ class SqliteDriver:
             raise self._cannot_write()
         with self._mutex, self._translated():
             connection = self._open()
-            files.lock(self._lock_fd)
             try:
+                files.lock(self._lock_fd)
                 self._sync(connection, durable)
                 return connection.execute(QUERIES[name], values).rowcount
             finally:
@@ -236,17 +236,19 @@ class SqliteDriver:
         if self._connection is None:
             if self._closed:
                 raise StoreClosed(f"the store at {self.path.parent} was closed; open it again")
-            self._connection = self._connect_read_only() if self.read_only else self._connect(f"{self.path.as_uri()}")
+            connection = self._connect_read_only() if self.read_only else self._connect(f"{self.path.as_uri()}")
             if not self.read_only:
-                self._lock_fd = files.open_lock(self._lock_path)
+                if self._lock_fd < 0:
+                    self._lock_fd = files.open_lock(self._lock_path)
                 # One after the other: SQLite does not wait for who makes a new file of that mode at the same time.
-                files.lock(self._lock_fd)
                 try:
-                    self._connection.execute("PRAGMA journal_mode = WAL")
+                    files.lock(self._lock_fd)
+                    connection.execute("PRAGMA journal_mode = WAL")
                 finally:
                     files.unlock(self._lock_fd)
-                self._connection.execute("PRAGMA wal_autocheckpoint = 1000")
+                connection.execute("PRAGMA wal_autocheckpoint = 1000")
             self._full = None
+            self._connection = connection  # at the last: an interrupt before leaves none without its lock
         return self._connection
 
     @staticmethod
@@ -313,13 +315,14 @@ def _before_fork() -> None:
     """
     _stopped.drivers = []
     for driver in list(_drivers):
-        if driver._mutex.acquire(timeout=_BUSY_S):
-            _stopped.drivers.append(driver)
+        _stopped.drivers.append(driver)
+        driver._mutex.acquire(timeout=_BUSY_S)
 
 
 def _after_fork_in_parent() -> None:
     for driver in _stopped.drivers:
-        driver._mutex.release()
+        with contextlib.suppress(RuntimeError):  # it could not be had in time
+            driver._mutex.release()
     _stopped.drivers = []
 
 

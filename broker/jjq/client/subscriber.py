@@ -7,7 +7,6 @@ told, and polls on from there.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 import time
 from collections import deque
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from jjq import wire
 from jjq.catalog.rows import SubscriberRow
-from jjq.errors import StoreClosed, SubscriberBusy
+from jjq.errors import StoreClosed
 from jjq.model import PartitionLag, Record
 from jjq.subscriber import Subscriber
 from jjq.values import timeout_s, whole
@@ -38,7 +37,7 @@ class RemoteSubscriber(Subscriber):
         self._skipped_before = 0  # by handles of the broker that are gone
         self._closed = False
         self._mutex = threading.RLock()
-        self._consumer = threading.Lock()  # held during a poll or a step of an iterator
+        self._consumer: object | None = None  # during a poll or a step of an iterator
         self._fetching = threading.Lock()
         self._iterating: int | None = None
         self._ahead: deque[Record] = deque()  # polled by the broker, and not yet given out
@@ -177,18 +176,8 @@ class RemoteSubscriber(Subscriber):
             taken = [[partition, *place] for partition, place in self._taken.items()]
             self._act("commit_polled", taken=taken)
 
-    @contextlib.contextmanager
-    def _consuming(self) -> Iterator[None]:
-        iterating = self._iterating
-        if (iterating is not None and iterating != threading.get_ident()) or not self._consumer.acquire(blocking=False):
-            raise SubscriberBusy(
-                f"another thread polls subscriber {self.name!r} through this handle; one at a time can, pop is for many"
-            )
-        try:
-            self._check_open()
-            yield
-        finally:
-            self._consumer.release()
+    def _take_lock(self) -> None:
+        self._check_open()  # the lock is the broker's to take
 
     # --- moving ------------------------------------------------------------------------------------------------------
 

@@ -61,17 +61,26 @@ class PartitionLog:
         """
         # One thread leads and writes what has queued; the others sleep on a lock of their own, so that finishing a group
         # wakes exactly those it has served and one new leader.
-        with self._queue_lock:
-            self._queue.append(request)
-            leads = not self._led
-            self._led = True
-            if not leads:
-                request.wake = threading.Lock()
+        leads = False
+        try:
+            with self._queue_lock:
+                leads, self._led = not self._led, True
+                if not leads:
+                    request.wake = threading.Lock()
+                    request.wake.acquire()
+                self._queue.append(request)
+            if request.wake is not None:
                 request.wake.acquire()
-        if not leads:
-            self._wait(request)
-        if not request.done:
-            self._lead()
+            if not request.done:
+                self._lead()
+        except BaseException:  # an interrupt: leave nothing behind that nobody asks for
+            with self._queue_lock:
+                if request in self._queue:
+                    self._queue.remove(request)
+            raise
+        finally:
+            if leads or request.leads:
+                self._hand_over()
         if request.error is not None:
             raise request.error
 
@@ -99,23 +108,10 @@ class PartitionLog:
         self.append(request)
         return request.offset, request.timestamp
 
-    def _wait(self, request: Append) -> None:
-        assert request.wake is not None
-        try:
-            request.wake.acquire()
-        except BaseException:  # an interrupt: leave no leader behind who will not lead
-            with self._queue_lock:
-                if request in self._queue:
-                    self._queue.remove(request)
-                handed_over = request.leads
-            if handed_over:
-                self._hand_over()
-            raise
-
     def _lead(self) -> None:
-        with self._queue_lock:
-            taken = self._take_queue()
+        taken: list[Append] = []
         try:
+            self._take_queue(taken)
             if taken:
                 with self._leader:
                     self._write(taken)
@@ -123,6 +119,9 @@ class PartitionLog:
             for each in taken:
                 each.error = error
         except BaseException:
+            with self._queue_lock:
+                if taken and self._queue and self._queue[0] is taken[-1]:
+                    self._queue.popleft()
             for each in taken:
                 each.error = StoreError(
                     "the thread that wrote for this one was interrupted: the record may be there or not"
@@ -133,7 +132,6 @@ class PartitionLog:
                 each.done = True
                 if each.wake is not None and not each.leads:
                     each.wake.release()
-            self._hand_over()
 
     def _hand_over(self) -> None:
         with self._queue_lock:
@@ -144,18 +142,18 @@ class PartitionLog:
                 assert following.wake is not None
                 following.wake.release()
 
-    def _take_queue(self) -> list[Append]:
+    def _take_queue(self, taken: list[Append]) -> None:
         """The queue up to the group's limit, oldest first."""
-        taken: list[Append] = []
         size = 0
-        while self._queue and (not taken or size + self._queue[0].size <= _GROUP_BYTES):
-            taken.append(self._queue.popleft())
-            size += taken[-1].size
-        return taken
+        with self._queue_lock:
+            while self._queue and (not taken or size + self._queue[0].size <= _GROUP_BYTES):
+                taken.append(self._queue[0])  # first: an interrupt must not leave one in neither
+                self._queue.popleft()
+                size += taken[-1].size
 
     def _write_value(self, value: bytes, among: int, mark: tuple[bytes, int]) -> tuple[int, int]:
-        self._lock()
         try:
+            self._lock()
             now = now_us()
             active = self._ready_locked(now)
             settings = self._settings
@@ -169,7 +167,7 @@ class PartitionLog:
         except OSError as error:
             raise files.translate(error, "append to", self.directory) from error
         finally:
-            files.unlock(self._lock_fd)
+            self._unlock()
         if settings.sync == "interval":
             self._unsynced(self, settings.sync_interval_ms / 1000)
         return offset, ts
@@ -178,8 +176,8 @@ class PartitionLog:
         # Encoding needs only the schema, so it is done before the lock; the time is stamped under it.
         settings = self._settings or self._facts.settings()
         groups, messages = encode_all(requests, self._facts, settings.schema_version)
-        self._lock()
         try:
+            self._lock()
             now = now_us()
             active = self._ready_locked(now)
             version = settings.schema_version
@@ -204,7 +202,7 @@ class PartitionLog:
         except OSError as error:
             raise files.translate(error, "append to", self.directory) from error
         finally:
-            files.unlock(self._lock_fd)
+            self._unlock()
         if settings.sync == "interval":
             self._unsynced(self, settings.sync_interval_ms / 1000)
         for request in requests:
@@ -217,13 +215,14 @@ class PartitionLog:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """The partition among processes. Threads hold the leader lock first."""
-        self._lock()
         try:
+            self._lock()
             yield
         finally:
-            files.unlock(self._lock_fd)
+            self._unlock()
 
     def _lock(self) -> None:
+        """The caller unlocks, and does so although this was interrupted: it may have locked."""
         if self._lock_fd < 0:
             self._open_lock()
         settings = self._settings
@@ -231,6 +230,10 @@ class PartitionLog:
             files.lock_in_turn(self._lock_fd)  # a turn is a sync long, so who is passed over waits for many
         else:
             files.lock(self._lock_fd)
+
+    def _unlock(self) -> None:
+        if self._lock_fd >= 0:
+            files.unlock(self._lock_fd)
 
     def _open_lock(self) -> None:
         with files.translated("lock", self.directory):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from jjq.model import Slice
-from jjq.schema import METADATA_TYPES
+from jjq.schema import METADATA_TYPES, binaries, integers
 
 _KEPT_ROWS = 1 << 15  # columns that say the same in every row are made once for batches of up to so many
 
@@ -46,10 +46,15 @@ def project(batch: pa.RecordBatch, physical: pa.Schema, base: int, place: Slice,
 
 def _repeated(value: int | str, kind: pa.DataType, rows: int) -> pa.Array:
     if rows > _KEPT_ROWS:
-        return pa.repeat(pa.scalar(value, kind), rows)
+        return _made(value, kind, rows)
     return _kept(value, kind, 1 << (rows - 1).bit_length() if rows else 0).slice(0, rows)
 
 
 @functools.lru_cache(maxsize=32)
 def _kept(value: int | str, kind: pa.DataType, rows: int) -> pa.Array:
-    return pa.repeat(pa.scalar(value, kind), rows)
+    return _made(value, kind, rows)
+
+
+def _made(value: int | str, kind: pa.DataType, rows: int) -> pa.Array:
+    one = integers([value], kind) if isinstance(value, int) else binaries([value.encode()], kind)
+    return pa.repeat(one[0], rows)

@@ -19,7 +19,7 @@ from jjq.errors import DamagedSegment
 from jjq.log import format as fmt
 from jjq.log.format import BATCH, CLOSE, ENTRY_SIZE, Entry
 from jjq.log.mapping import mapped
-from jjq.schema import null_headers
+from jjq.schema import binaries, integers, null_headers
 
 RUN_BYTES = 1 << 20  # messages are verified and handed on in runs of about this size
 _ENTRIES_AT_ONCE = 4096
@@ -251,10 +251,10 @@ class StreamReader:
                 singles = run[at:stop]
                 keys, values = template.rows_at(raw, [e.position - origin for e in singles])
                 columns = [
-                    pa.array([e.min_ts for e in singles], pa.int64()).cast(self.schema.field(0).type),
-                    pa.array(keys, pa.binary()),
+                    integers([e.min_ts for e in singles], self.schema.field(0).type),
+                    binaries(keys),
                     null_headers(len(singles)),
-                    pa.array(values, pa.binary()),
+                    binaries(values),
                 ]
                 yield entry.base, pa.RecordBatch.from_arrays(columns, schema=self.schema)
                 at = stop

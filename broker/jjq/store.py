@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import itertools
 import os
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from jjq.reports import MaintenanceReport, Progress, VerifyReport
 
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
+_URL = re.compile(r"[A-Za-z][\w+.-]+:/")  # a Path has made one slash of two
 _NAMES_ONE_BY_ONE = 8  # more are found faster in a list of all
 
 
@@ -69,6 +71,10 @@ def open_store(
     given: object = path
     if not isinstance(given, (str, os.PathLike)) or "\0" in os.fspath(given):
         raise InvalidArgument(f"a store is a directory's path, not {shown(path)}")
+    if _URL.match(os.fspath(given)):  # as a path it would be a directory named `jjq:` where the program happens to run
+        raise InvalidArgument(
+            f"a store is a directory's path, not {shown(os.fspath(path))}; jjq.connect and --broker take brokers"
+        )
     store = Store(Path(path), create=create, read_only=read_only, hot_bytes=hot_bytes, create_topics=create_topics)
     if maintenance and not store.read_only:
         store.begin_maintenance()

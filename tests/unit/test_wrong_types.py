@@ -109,3 +109,12 @@ def test_of_many_records_the_one_that_does_not_fit_is_named(store: jjq.Store) ->
 def test_a_type_that_cannot_be_is_told_one_that_can(store: jjq.Store, kind: pa.DataType, better: str) -> None:
     with pytest.raises(jjq.SchemaMismatch, match=f"which Spark cannot read; use {better}"):
         store.create_topic("n", schema=pa.schema([("n", kind)]))
+
+
+@pytest.mark.parametrize("url", ["jjq://localhost:4750", "jjq+tls://host", "s3://bucket/store"])
+def test_an_address_is_no_directory(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for given in (url, Path(url)):
+        with pytest.raises(jjq.InvalidArgument, match=r"jjq\.connect"):
+            jjq.open(given)
+    assert list(tmp_path.iterdir()) == []

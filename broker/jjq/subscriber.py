@@ -274,6 +274,7 @@ class Subscriber:
         if self._store.read_only:
             raise StoreReadOnly(f"the store at {self._store.path} is read-only: polling works, committing does not")
         with self._mutex:
+            self._check_open()  # again: another thread may have closed it since
             if self._polling is not None:
                 self._commit_locked(self._polling.places())
 
@@ -289,6 +290,7 @@ class Subscriber:
     def polled(self) -> dict[int, Place]:
         """By partition where polling is; empty before the first poll."""
         with self._mutex:
+            self._check_open()  # a handle that was closed since it polled would have nowhere to go on from
             return {} if self._polling is None else self._polling.places()
 
     def poll_from(self, places: Mapping[int, Place]) -> None:
@@ -300,8 +302,8 @@ class Subscriber:
 
     def commit_to(self, places: Mapping[int, Place]) -> None:
         """`commit` of a part of what was polled: up to these places, and no further than polling is."""
-        self._check_open()
         with self._mutex:
+            self._check_open()  # under the mutex: what a handle that is being closed has not committed, it is not to say it has
             if self._polling is not None:
                 polled = self._polling.places()
                 self._commit_locked({p: min(place, polled[p]) for p, place in places.items() if p in polled})

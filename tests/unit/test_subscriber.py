@@ -382,3 +382,19 @@ def test_a_deleted_topic_is_said_again_whatever_was_read_ahead(store: jjq.Store)
     for _ in range(3):
         with pytest.raises(jjq.TopicDeleted):
             subscriber.poll()
+
+
+# --- polling for another process ---------------------------------------------------------------------------------------
+
+
+def test_a_handle_that_was_closed_since_it_polled_has_no_places_to_give(store: jjq.Store, topic: jjq.Topic) -> None:
+    """As when a broker stops between a client's poll and its answer: records without their places would be lost ones."""
+    subscriber = store.create_subscriber("t")
+    assert subscriber.polled() == {}
+    assert len(subscriber.poll(3)) == 3
+    assert subscriber.polled() == {0: (3, 0)}
+    subscriber.close()
+    with pytest.raises(jjq.StoreClosed):
+        subscriber.polled()
+    with pytest.raises(jjq.StoreClosed):
+        subscriber.commit_to({0: (3, 0)})

@@ -185,13 +185,13 @@ def request(
         kinds = set(map(type, values))
         if not kinds <= {bytes, NoneType}:
             values = [value if value is None else topic.plain(value) for value in values]
-        sizes = [len(value or b"") for value in values] if NoneType in kinds else list(map(len, values))
+        size = sum(map(len, filter(None, values) if NoneType in kinds else values))
         if any(keys):
-            sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
-        if max(sizes) > limit:
-            i = next(i for i, size in enumerate(sizes) if size > limit)
-            topic.check_size(sizes[i], limit, "the record" if len(sizes) == 1 else f"record {i}")
-        size = sum(sizes)
+            size += sum(map(len, filter(None, keys)))
+        if size > limit:  # else none of them is too long either
+            for i, (value, key) in enumerate(zip(values, keys, strict=True)):
+                what = "the record" if len(values) == 1 else f"record {i}"
+                topic.check_size(len(value or b"") + len(key or b""), limit, what)
         if headers is not None:
             long = [headers_size(each or ()) for each in headers]
             topic.check_size(max(long), limit, "the headers of a record")

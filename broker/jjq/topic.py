@@ -32,6 +32,7 @@ from jjq.model import (
     Record,
     SegmentInfo,
     Slice,
+    make_position,
 )
 from jjq.records import to_records
 from jjq.schema import (
@@ -164,7 +165,7 @@ class Topic:
             except MorePartitions:
                 self.refresh()
             else:
-                return Position(place, offset, ts)
+                return make_position((place, offset, ts))
         key_bytes = None if key is None else to_bytes(key, "a key")
         pairs = None if headers is None else [check_headers(headers)]
         if delay is not None:

@@ -153,6 +153,11 @@ def push_many(run: Run) -> list[Row]:
         log = stack.enter_context(topic(place, "always"))
         full = sqlite(place / "peer.db", "FULL")
         stack.callback(full.close)
+        log.push_many(values)
+        before = disk_bytes(log)
+        log.push_many(values)
+        bare = BareFile(place / "bare", os.urandom(disk_bytes(log) - before))
+        stack.callback(bare.close)
 
         def ours() -> None:
             for _ in range(batches):
@@ -165,7 +170,11 @@ def push_many(run: Run) -> list[Row]:
                 full.executemany(INSERT, [(now, None, value) for value in values])
                 full.execute("COMMIT")
 
-        sides = {"jjq": lambda: rate(rows, ours), "sqlite": lambda: rate(rows, insert)}
+        sides = {
+            "jjq": lambda: rate(rows, ours),
+            "sqlite": lambda: rate(rows, insert),
+            "bare": lambda: rate(rows, lambda: bare.append(batches)),
+        }
         leveldb, why = None, ""
         try:
             import plyvel  # has wheels for some Pythons only
@@ -193,6 +202,7 @@ def push_many(run: Run) -> list[Row]:
         Row(what, "LevelDB, one write batch, sync", "/s", figures["jjq"] if leveldb else (), figures.get("leveldb", ()),
             at_least(1.2), skipped=why),
         Row(what, "SQLite, one transaction, WAL, FULL", "/s", figures["jjq"], figures["sqlite"], at_least(5)),
+        Row(what, "write + fdatasync of the same bytes", "/s", figures["jjq"], figures["bare"]),
     ]  # fmt: skip
 
 

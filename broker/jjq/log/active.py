@@ -15,7 +15,7 @@ import pyarrow as pa
 from jjq import files
 from jjq.errors import DamagedSegment
 from jjq.log import format as fmt
-from jjq.log.format import BATCH, CLOSE, ENTRY_SIZE, NO_TS, OPEN, SYNC, SYNCED, ActiveField, Encoded, Entry
+from jjq.log.format import BATCH, CLOSE, ENTRY_SIZE, NO_TS, OPEN, SYNC, SYNCED, ActiveField, Encoded, Entry, make_entry
 from jjq.log.stream import stream_paths
 from jjq.model import Segment
 
@@ -195,14 +195,18 @@ class ActiveFile:
         mark: tuple[bytes, int] = fmt.NO_MARK,
     ) -> tuple[int, int]:  # fmt: skip
         """`append_locked` of one value without a key, at the broker's time, in half the time; its offset and timestamp."""
-        last, offset = self.last, self.end
-        ts = max(now, self.floor_ts, last.run_max_ts)
-        appended_at = max(last.appended_at, now)
+        last, offset, position = self.last, self.end, self.length
+        # Not `max`, which takes six times as long: this is done for every single push.
+        ts = now if now > last.run_max_ts else last.run_max_ts  # noqa: FURB136
+        ts = ts if ts > self.floor_ts else self.floor_ts  # noqa: FURB136
+        appended_at = now if now > last.appended_at else last.appended_at  # noqa: FURB136
         data = template.message(ts, value, topic, partition, offset, self.synced_position, appended_at, mark)
-        files.pwrite(self._fd, data, self.length)
+        files.pwrite(self._fd, data, position)
         crc = fmt.extend(last.file_crc, data)
         flags = SYNCED if sync else 0
-        entry = Entry(BATCH, flags, 0, template.layout, offset, 1, self.length, len(data), ts, ts, ts, appended_at, crc)
+        entry = make_entry(
+            (BATCH, flags, 0, template.layout, offset, 1, position, len(data), ts, ts, ts, appended_at, crc)
+        )
         self._count_locked(fmt.pack_entry(entry), entry, min(self.min_ts, ts), sync)
         return offset, ts
 
@@ -212,7 +216,6 @@ class ActiveFile:
             self._sync_locked()
         files.pwrite(self._index_fd, packed, self._known * ENTRY_SIZE)
         self._known += len(packed) // ENTRY_SIZE
-        self._index_size = self._known * ENTRY_SIZE
         self.last, self.min_ts = last, min_ts
         self.end, self.length = last.base + last.rows, last.position + last.length
         if sync:
@@ -271,7 +274,6 @@ class ActiveFile:
         files.pwrite(self._index_fd, fmt.pack_entry(entry), self._known * ENTRY_SIZE)
         self._take(entry)
         self._known += 1
-        self._index_size = self._known * ENTRY_SIZE
 
     def _entry_ending_at(self, end: int) -> Entry:
         entries = fmt.unpack_entries(files.pread(self._index_fd, self._known * ENTRY_SIZE, 0))

@@ -218,11 +218,11 @@ def entries_hold(data: bytes) -> bool:
 
 
 # What a NamedTuple's own constructor does, without a Python frame: an index may have a hundred thousand entries.
-_entry: Callable[[tuple[int, ...]], Entry] = functools.partial(tuple.__new__, Entry)
+make_entry: Callable[[tuple[int, ...]], Entry] = functools.partial(tuple.__new__, Entry)
 
 
 def iter_entries(data: bytes) -> Iterator[Entry]:
-    return map(_entry, _ENTRY_WITH_CRC.iter_unpack(data))
+    return map(make_entry, _ENTRY_WITH_CRC.iter_unpack(data))
 
 
 def unpack_entries(data: bytes) -> list[Entry]:

@@ -20,7 +20,6 @@ from jjq.schema import (
     decoded_size,
     headers_array,
     headers_size,
-    longest,
     null_headers,
     rows_to_table,
     to_bytes,
@@ -200,7 +199,8 @@ def request(
         return Append(topic.schema_version, keys, values, headers, stamps=stamps, size=size + 400)
     table = topic.retry_schema(lambda: rows_to_table(values, topic.schema))
     topic.check_size(table.nbytes, min(topic.config.max_batch_bytes, _MOST_BYTES), "the batch")
-    topic.check_size(max(map(longest, table.columns)), limit, "a value of the record")
+    for column in table.columns:
+        topic.check_longest(column, limit, "a value of the record")
     batch = pa.RecordBatch.from_arrays(
         [
             pa.array(keys, pa.binary()),

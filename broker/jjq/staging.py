@@ -32,7 +32,6 @@ from jjq.schema import (
     cast,
     conform,
     decoded,
-    longest,
     null_headers,
     physical,
     to_table,
@@ -230,8 +229,8 @@ def prepare(
     ]
     limit = topic.config.max_record_bytes
     for name, column in zip(user.schema.names, user.columns, strict=True):
-        topic.check_size(longest(column), limit, f"a value of column {name!r}")
-    topic.check_size(longest(columns[1]), limit, "a key")
+        topic.check_longest(column, limit, f"a value of column {name!r}")
+    topic.check_longest(columns[1], limit, "a key")
     return pa.Table.from_arrays(columns, schema=pa.schema([*SYSTEM_FIELDS, *user.schema]))
 
 

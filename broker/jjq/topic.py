@@ -39,6 +39,7 @@ from jjq.schema import (
     METADATA_TYPES,
     RAW,
     check_headers,
+    longest,
     to_bytes,
 )
 from jjq.staging import partition_of
@@ -134,6 +135,11 @@ class Topic:
                 f"{what} has {size:,} bytes, the topic takes up to {limit:,}; raise the limit with alter_topic, "
                 f"or keep big objects in files and push where they are"
             )
+
+    def check_longest(self, column: Any, limit: int, what: str) -> None:
+        """Raises RecordTooLarge when a value of an Arrow column is longer than `limit`."""
+        if column.nbytes > limit:  # else none can be
+            self.check_size(longest(column), limit, what)
 
     # --- pushing -----------------------------------------------------------------------------------------------------
 

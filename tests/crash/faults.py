@@ -26,7 +26,10 @@ KINDS = {
     "pwrite": "write", "pwrite_all": "write", "datasync": "sync", "sync_dir": "sync_dir", "make_dirs": "make_dirs",
     "replace": "replace", "unlink": "unlink", "remove_dir": "remove_dir", "pread": "read",
 }  # fmt: skip
-PLAIN = {"size", "read", "write_small", "move", "lock", "lock_in_turn", "unlock", "translated", "translate", "reading"}
+PLAIN = {
+    "size", "read", "write_small", "move", "lock", "lock_in_turn", "unlock", "translated", "translate", "reading", "begin_writing",
+    "wait_written",
+}  # fmt: skip
 # The steps of a catalog transaction: failing at `begin` or `commit` undoes it, at `committed` it is done but not known.
 CATALOG = ("begin", "commit", "committed")
 CHANGES = ("create", "open", "write", "sync", "sync_dir", "make_dirs", "replace", "unlink", "remove_dir", *CATALOG)

@@ -383,6 +383,9 @@ class PartitionLog:
 
     def sync(self) -> None:
         """Puts on disk what was appended without a sync, by any process."""
+        active = self._active
+        if active is not None:
+            files.wait_written(active.path)  # most of it, while others append: what is left under the lock is little
         with self._leader, files.translated("sync", self.directory), self.locked():
             row = self._catalog.partition(self.topic_id, self.partition)
             if row.active is None or row.boot_id != self._boot_id:

@@ -120,7 +120,7 @@ class Channel:
         self._max_in_flight = whole(max_in_flight, "max_in_flight", 1)
         self._clock = clock
         self._state = ChannelState(store.catalog.driver, row)
-        self._closed = False
+        self._closed: bool = False
         self._consumer: presence.Presence | None = None
         self._begin()
         _channels.add(self)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from jjq import wire
 from jjq.channel import Channel, ChannelCounts, ConsumerInfo, Delivery
+from jjq.client.handle import RemoteHandle
 from jjq.deferral import delay_us
-from jjq.errors import DeliveryExpired, InvalidArgument, StoreClosed, StoreReadOnly
+from jjq.errors import DeliveryExpired, InvalidArgument, StoreReadOnly
 from jjq.model import Record
 from jjq.values import timeout_s, whole
 
@@ -35,14 +36,14 @@ class RemoteDelivery(Delivery):
         self.record, self.number, self.attempts = record, number, attempts
 
 
-class RemoteChannel(Channel):
+class RemoteChannel(RemoteHandle, Channel):
     """See `jjq.channel.Channel`."""
 
     def __init__(self, store: RemoteStore, topic: Topic, packed: dict[str, Any], max_in_flight: int) -> None:
-        self._remote, self._topic, self._packed = store, topic, packed
+        super().__init__(store)
+        self._topic, self._packed = topic, packed
         self._max_in_flight = whole(max_in_flight, "max_in_flight", 1)
-        self._handle = next(store.handle_numbers)
-        self._closed = self._consumes = False
+        self._consumes = False
         self._mutex = threading.RLock()
         self._ahead: deque[Delivery] = deque()  # received for an iteration that was cancelled before it had them
 
@@ -79,14 +80,11 @@ class RemoteChannel(Channel):
         state = "closed" if self._closed else "consuming" if self._consumes else "open"
         return f"<Channel {self.name!r} of topic {self._topic.name!r} {state}>"
 
-    def _act(self, name: str, wait_s: float = 0.0, **args: Any) -> Any:
-        self._check_open()
-        about = [self._topic.id, self.name, self.id, self._max_in_flight]
-        try:
-            return self._remote.connection.act(name, wait_s=wait_s, handle=self._handle, channel=about, **args)
-        except StoreClosed:
-            self._check_open()  # by this process: it says so in our words
-            raise
+    def _about(self) -> dict[str, Any]:
+        return {"channel": [self._topic.id, self.name, self.id, self._max_in_flight]}
+
+    def _closed_message(self) -> str:
+        return f"this handle of channel {self.name!r} was closed; get another with store.channel"
 
     # --- receiving ---------------------------------------------------------------------------------------------------
 
@@ -103,6 +101,13 @@ class RemoteChannel(Channel):
             found = self._receive(most, wait)
             if found or (left is not None and left <= wait):
                 return found
+
+    def _check_receiving(self) -> None:
+        self._check_open()
+        if self._remote.read_only:
+            raise StoreReadOnly(
+                f"the store at {self._remote.url} is read-only, so nothing can be received; a subscriber can poll"
+            )
 
     def _receive(self, most: int, wait: float) -> list[Delivery]:
         told = self._act("receive", wait, max_records=most, timeout=wait)
@@ -203,22 +208,3 @@ class RemoteChannel(Channel):
 
     def consumers(self) -> list[ConsumerInfo]:
         return [ConsumerInfo(**each) for each in self._act("channel_consumers")]
-
-    # --- life --------------------------------------------------------------------------------------------------------
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._remote.connection.tell("close_handle", handle=self._handle)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreClosed(f"this handle of channel {self.name!r} was closed; get another with store.channel")
-        self._remote.check_open()
-
-    def _check_receiving(self) -> None:
-        self._check_open()
-        if self._remote.read_only:
-            raise StoreReadOnly(
-                f"the store at {self._remote.url} is read-only, so nothing can be received; a subscriber can poll"
-            )

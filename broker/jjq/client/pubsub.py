@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
-from jjq.errors import InvalidArgument, StoreClosed
+from jjq.client.handle import RemoteHandle
+from jjq.errors import InvalidArgument
 from jjq.interest import check_pattern, glob
 from jjq.model import check_name
 from jjq.pubsub import Message, PubSub
@@ -19,21 +20,19 @@ if TYPE_CHECKING:
     from jjq.client.store import RemoteStore
 
 
-class RemotePubSub(PubSub):
+class RemotePubSub(RemoteHandle, PubSub):
     """See `jjq.pubsub.PubSub`. A broker that was started anew is told again to what it is; messages of between are missed, as
     by a process that was."""
 
     def __init__(
         self, store: RemoteStore, *, decode_responses: bool = False, ignore_subscribe_messages: bool = False
     ) -> None:
-        self._remote = store
+        super().__init__(store)
         self._decode, self._quiet = decode_responses, ignore_subscribe_messages
-        self._handle = next(store.handle_numbers)
         self._interest: tuple[list[str], list[str]] = ([], [])
         self._id: str | None = None
         self._waiting: deque[Message] = deque()
         self._mutex = threading.RLock()
-        self._closed = False
         self.dropped = 0
 
     def __repr__(self) -> str:
@@ -44,15 +43,11 @@ class RemotePubSub(PubSub):
     def subscribed(self) -> bool:
         return any(self._interest)
 
-    def _act(self, name: str, wait_s: float = 0.0, **args: Any) -> Any:
-        self._check_open()
-        try:
-            return self._remote.connection.act(
-                name, wait_s=wait_s, handle=self._handle, interest=self._interest, **args
-            )
-        except StoreClosed:
-            self._check_open()  # by this process: it says so in our words
-            raise
+    def _about(self) -> dict[str, Any]:
+        return {"interest": self._interest}
+
+    def _closed_message(self) -> str:
+        return "the subscription was closed; make another with store.pubsub()"
 
     # --- subscribing -------------------------------------------------------------------------------------------------
 
@@ -143,13 +138,6 @@ class RemotePubSub(PubSub):
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._interest = ([], [])
-            self._waiting.clear()
-            self._remote.connection.tell("close_handle", handle=self._handle)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreClosed("the subscription was closed; make another with store.pubsub()")
-        self._remote.check_open()
+        super().close()
+        self._interest = ([], [])
+        self._waiting.clear()

@@ -45,7 +45,7 @@ class RemoteStage(Stage):
                 table = table.append_column(name, column)
         about = {
             "session": self._remote.connection.session, "handle": self._handle, "number": self._writes,
-            "topic_id": target.id, "partition": partition, "key": key, "default_partition": self._default,
+            "rows": len(table), "topic_id": target.id, "partition": partition, "key": key, "default_partition": self._default,
             "owner": self._owner,
         }  # fmt: skip
         descriptor = flight.FlightDescriptor.for_command(wire.encode({"stage": about}))

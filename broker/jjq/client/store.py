@@ -349,7 +349,7 @@ class RemoteStore(Store):
     def maintain(self, progress: Progress | None = None, *, grace_us: int | None = None) -> MaintenanceReport:
         from jjq.reports import MaintenanceReport
 
-        return MaintenanceReport(**self.connection.act("maintain", answer_s=_LONG_S, grace_us=grace_us))
+        return MaintenanceReport(**self.connection.ask("maintain", answer_s=_LONG_S, grace_us=grace_us))
 
     def verify(self, progress: Progress | None = None, *, sample: float | None = None) -> VerifyReport:
         from jjq.reports import Problem, VerifyReport

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from jjq import wire
 from jjq.catalog.rows import SubscriberRow
-from jjq.errors import StoreClosed
+from jjq.client.handle import RemoteHandle
 from jjq.model import PartitionLag, Record
 from jjq.subscriber import Subscriber
 from jjq.values import timeout_s, whole
@@ -27,15 +27,14 @@ if TYPE_CHECKING:
 _AHEAD = 500  # records that an iteration asks for at once
 
 
-class RemoteSubscriber(Subscriber):
+class RemoteSubscriber(RemoteHandle, Subscriber):
     """See `jjq.subscriber.Subscriber`."""
 
     def __init__(self, store: RemoteStore, topic: Topic, row: SubscriberRow) -> None:
-        self._remote, self._topic, self._row = store, topic, row
-        self._handle = next(store.handle_numbers)
+        super().__init__(store)
+        self._topic, self._row = topic, row
         self.skipped = 0
         self._skipped_before = 0  # by handles of the broker that are gone
-        self._closed = False
         self._mutex = threading.RLock()
         self._consumer: object | None = None  # during a poll or a step of an iterator
         self._fetching = threading.Lock()
@@ -49,17 +48,12 @@ class RemoteSubscriber(Subscriber):
         state = "closed" if self._closed else "polling" if self._polls else "open"
         return f"<Subscriber {self.name!r} of topic {self._topic.name!r} {state}>"
 
-    def _act(self, name: str, wait_s: float = 0.0, **args: Any) -> Any:
-        self._check_open()
+    def _about(self) -> dict[str, Any]:
         places = [[partition, *place] for partition, place in self._fetched.items()]
-        about = [self._row.name, self._row.id, self._row.topic_id]
-        try:
-            return self._remote.connection.act(
-                name, wait_s=wait_s, handle=self._handle, subscriber=about, places=places, **args
-            )
-        except StoreClosed:
-            self._check_open()  # by this process: it says so in our words
-            raise
+        return {"subscriber": [self._row.name, self._row.id, self._row.topic_id], "places": places}
+
+    def _closed_message(self) -> str:
+        return f"this handle of subscriber {self.name!r} was closed; get another with store.subscriber"
 
     # --- one record at a time, shared --------------------------------------------------------------------------------
 
@@ -196,20 +190,10 @@ class RemoteSubscriber(Subscriber):
     def lag(self) -> list[PartitionLag]:
         return [PartitionLag(**each) for each in self._act("lag")]
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- resting --------------------------------------------------------------------------------------------------------
 
     def sleep(self) -> None:
         self._act("sleep")
 
     def wakeup(self) -> None:
         self._act("wakeup")
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._remote.connection.tell("close_handle", handle=self._handle)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreClosed(f"this handle of subscriber {self.name!r} was closed; get another with store.subscriber")
-        self._remote.check_open()

@@ -30,10 +30,10 @@ SECRET_PLACES = ("Traceback", 'File "', ".py", "site-packages")
 class Front:
     """A broker's Flight front in this process, and clients of it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **more: Any) -> None:
         self.directory = directory
         self.store = jjq.open(directory)
-        settings = ServerSettings(store=directory, flight_port=0)
+        settings = ServerSettings(store=directory, flight_port=0, **more)
         self.front = FlightFront(self.store, settings, Guard(settings))
         self.port = self.front.start()
         self.client = flight.FlightClient(f"grpc://127.0.0.1:{self.port}")

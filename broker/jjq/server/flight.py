@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from jjq import wire
-from jjq.errors import Forbidden, InvalidArgument, JjqError, StoreClosed, Unauthorized
+from jjq.errors import Forbidden, InvalidArgument, JjqError, RecordTooLarge, StoreClosed, Unauthorized
 from jjq.server import flight_consuming, flight_planning  # noqa: F401 - their actions register themselves
 from jjq.server.flight_calls import ACTIONS, Call, Served, arguments, report, run
 from jjq.server.flight_sessions import unknown
@@ -154,6 +154,11 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
         with self._translated():
             call = self._call(context)
+            most = self._served.settings.max_request_bytes
+            if action.body.size > most:
+                raise RecordTooLarge(
+                    f"the request has {action.body.size:,} bytes, the broker takes up to {most:,} (max_request_bytes)"
+                )
             body = wire.decode(action.body) if action.body.size else {}
             return [flight.Result(wire.encode(self._act(call, action.type, body)))]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from jjq import pushing
-from jjq.errors import InvalidArgument
+from jjq.errors import InvalidArgument, RecordTooLarge
 from jjq.log.requests import Append, MorePartitions
 from jjq.schema import HEADERS, RAW, SYSTEM_FIELDS, cast, conform, headers_size, longest, physical
 from jjq.topic import Topic
@@ -16,12 +16,19 @@ _SINGLES = 256  # of so many values a message is made by a template, several tim
 _PLAIN = physical(None).remove(0)
 
 
-def check_batch(batch: pa.RecordBatch) -> None:
-    """Raises InvalidArgument unless what a client sent can be read without harm: its offsets and texts are its own word."""
+def check_batch(batch: pa.RecordBatch, max_record_bytes: int) -> None:
+    """Raises InvalidArgument unless what a client sent can be read without harm: its offsets and texts are its own word; and
+    RecordTooLarge where a value of it is longer than the broker takes."""
     try:
         batch.validate(full=True)
     except pa.ArrowInvalid as error:
         raise InvalidArgument(f"the batch is damaged: {error}; send it again") from error
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        values = column.dictionary if pa.types.is_dictionary(column.type) else column
+        if values.nbytes > max_record_bytes and (size := longest(values)) > max_record_bytes:
+            raise RecordTooLarge(
+                f"a value of column {name!r} has {size:,} bytes, the broker takes up to {max_record_bytes:,} (max_record_bytes)"
+            )
 
 
 def append(
@@ -87,8 +94,8 @@ def _request(topic: Topic, batch: pa.RecordBatch, stamps: Sequence[int] | None, 
     own = pa.Table.from_batches([batch]).drop_columns(["_key", "_headers"])
     user: pa.Table = topic.retry_schema(lambda: conform(own, RAW if topic.schema is None else topic.schema))
     for name, column in zip(user.schema.names, user.columns, strict=True):
-        topic.check_size(longest(column), limit, f"a value of column {name!r}")
-    topic.check_size(longest(keys), limit, "a key")
+        topic.check_longest(column, limit, f"a value of column {name!r}")
+    topic.check_longest(keys, limit, "a key")
     if headers.null_count < len(headers):
         long = max(headers_size([(each["key"], each["value"]) for each in row or ()]) for row in headers.to_pylist())
         topic.check_size(long, limit, "the headers of a record")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -55,6 +56,7 @@ class Served:
         self.stopping = False
         self._topics: dict[str, tuple[Topic, float]] = {}  # and when it was made
         self._staged: dict[str, StagedFile] = {}
+        self._mutex = threading.Lock()
 
     def topic_by_id(self, topic_id: object) -> Topic:
         """A handle of the topic, kept among calls; raises TopicDeleted."""
@@ -73,9 +75,10 @@ class Served:
 
     def remember(self, files: Sequence[StagedFile]) -> None:
         """What this broker has staged, it need not look at again when it is committed."""
-        self._staged |= {each.uuid: each for each in files}
-        while len(self._staged) > _STAGED:
-            del self._staged[next(iter(self._staged))]
+        with self._mutex:
+            self._staged |= {each.uuid: each for each in files}
+            while len(self._staged) > _STAGED:
+                del self._staged[next(iter(self._staged))]
 
     def check_staged(self, file: StagedFile) -> None:
         """That a file holds what a client says of it: its rows get offsets by that. Raises StagedFileMissing."""
@@ -369,12 +372,21 @@ def stage_of(call: Call, handle: int, default_partition: Any = 0, owner: Sequenc
 
 
 class StageHandle:
-    """A stage that is filled by one client."""
+    """A stage that is filled by one client. A write that comes again, as its connection broke, goes on where it broke off."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        self.taken: set[int] = set()  # the numbers of the writes that it took
+        self.taken: set[int] = set()  # the numbers of the writes that it took as a whole
         self.finished = False
+        self._batches: dict[int, int] = {}  # and of each how many batches
+        self._mutex = threading.Lock()
+
+    def once(self, number: int, index: int, write: Callable[[], object]) -> None:
+        """Does `write`, of the batch of that index in a write of that number, unless it was done."""
+        with self._mutex:  # who was cut off may still be at it
+            if self._batches.get(number, 0) == index:
+                write()
+                self._batches[number] = index + 1
 
     def close(self) -> None:
         if not self.finished:

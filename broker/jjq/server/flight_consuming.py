@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ from jjq.errors import (
     ChannelNotFound,
     DeliveryExpired,
     InvalidArgument,
+    RecordTooLarge,
     StoreClosed,
     SubscriberNotFound,
     TopicNotFound,
@@ -256,6 +258,7 @@ class ChannelHandle:
         self._prefix = uuid.uuid4().hex[:12]
         self._numbers = itertools.count()
         self.in_hand: dict[str, Delivery] = {}
+        self._mutex = threading.Lock()
         self._until: dict[str, float] = {}  # in their order: what was touched goes to the end
 
     def hold(self, delivery: Delivery) -> str:
@@ -265,18 +268,22 @@ class ChannelHandle:
         return number
 
     def touch(self, number: str) -> None:
-        self._until.pop(number, None)
-        self._until[number] = time.monotonic() + self.channel.ack_timeout + _LATE_S
+        with self._mutex:
+            self._until.pop(number, None)
+            self._until[number] = time.monotonic() + self.channel.ack_timeout + _LATE_S
 
     def let_go(self, number: str) -> None:
-        self.in_hand.pop(number, None)
-        self._until.pop(number, None)
+        with self._mutex:
+            self.in_hand.pop(number, None)
+            self._until.pop(number, None)
 
     def forget_expired(self) -> None:
         """What a client never settled is another consumer's by now: whoever settles it later is told so all the same."""
         now = time.monotonic()
-        while self._until and next(iter(self._until.values())) < now:
-            self.let_go(next(iter(self._until)))
+        with self._mutex:
+            late = list(itertools.takewhile(lambda number: self._until[number] < now, self._until))
+        for number in late:
+            self.let_go(number)
 
     def close(self) -> None:
         self.in_hand.clear()
@@ -413,8 +420,12 @@ def revive(call: Call, handle: int, channel: Any) -> int:
 @action
 def publish(call: Call, name: Any, data: Any) -> int:
     call.may("push", name if isinstance(name, str) else None)
-    if isinstance(data, bytes):
-        call.caller.spend(1, len(data))
+    sent = data.encode(errors="replace") if isinstance(data, str) else data
+    size = len(sent if isinstance(sent, bytes) else wire.encode(sent))
+    most = call.served.settings.max_record_bytes
+    if size > most:
+        raise RecordTooLarge(f"the message has {size:,} bytes, the broker takes up to {most:,} (max_record_bytes)")
+    call.caller.spend(1, size)
     return call.store.publish(name, data)
 
 

@@ -20,6 +20,7 @@ from jjq.values import whole
 
 SILENCE_S = 30.0  # clients show that they live four times in that time
 _LOOK_S = 2.0
+_MOST_ANSWERS = 100_000  # that a client does not say it has got
 _REMEMBERED = 10_000  # sessions, and handles of one, that were closed: what of theirs comes late opens nothing again
 
 log = logging.getLogger("jjq.server")
@@ -117,6 +118,11 @@ class Session:
                 if answer.error is not None:
                     raise answer.error
                 return answer.value
+            if len(self._answers) >= _MOST_ANSWERS:
+                raise TooManyRequests(
+                    f"the broker keeps {_MOST_ANSWERS:,} answers for this client, which waits for an earlier one; try again later",
+                    retry_after=1.0,
+                )
             answer = self._answers[number] = _Answer()
         try:
             answer.value = (instead or act)()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -120,8 +121,15 @@ def _chunks(
                 f"a batch has {size:,} bytes, the broker takes up to {most:,} (max_request_bytes) at once"
             )
         if batch is not None:
-            check_batch(batch)
+            check_batch(batch, call.served.settings.max_record_bytes)
         yield batch, about
+
+
+def _tell(writer: flight.FlightMetadataWriter, answer: bytes) -> None:
+    try:
+        writer.write(pa.py_buffer(answer))
+    except OSError:
+        raise flight.FlightCancelledError("the client is gone") from None
 
 
 def _push(
@@ -134,7 +142,7 @@ def _push(
         call.caller.may_push(topic.name, batch.num_rows, batch.nbytes)
         done = topic.push_table(batch)
         ranges = [[each.partition, each.start, each.end, each.timestamp] for each in done.ranges]
-        writer.write(pa.py_buffer(wire.encode({"ranges": ranges})))
+        _tell(writer, wire.encode({"ranges": ranges}))
 
 
 class _Appending:
@@ -161,7 +169,7 @@ class _Appending:
                 if self._call.served.stopping:
                     raise
                 answer = wire.encode({"error": report(error, self._call.served)})
-            writer.write(pa.py_buffer(answer))
+            _tell(writer, answer)
 
     def _answer(self, batch: pa.RecordBatch | None, about: bytes) -> bytes:
         one = wire.OneValue.unpack(about) if batch is None else None
@@ -235,19 +243,16 @@ def _stamps(given: object, rows: int) -> Sequence[int] | None:
 def _stage(
     call: Call, args: Mapping[str, Any], reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter
 ) -> None:
-    """One write of a stage: `session`, `handle`, `number` of the write, `topic_id`, and what `Stage.write` takes."""
+    """One write of a stage: `session`, `handle`, `number` of the write, its `rows`, `topic_id`, and what `Stage.write` takes."""
     topic = call.topic("commit", args.get("topic_id"))
     call.session = call.served.sessions.get(str(args.get("session")), call.caller.name)
-    number = whole(args.get("number"), "number")
+    number, expected = whole(args.get("number"), "number"), whole(args.get("rows"), "rows")
     with call.session.busy():
         handle = stage_of(
             call, whole(args.get("handle"), "handle"), args.get("default_partition", 0), args.get("owner")
         )
-        again = number in handle.taken
-        rows = 0
-        for batch, _ in _chunks(call, reader):
-            if batch is None or again:
-                continue
+
+        def write(batch: pa.RecordBatch) -> None:
             call.caller.spend(batch.num_rows, batch.nbytes)
             table = pa.Table.from_batches([batch])
             beside = {
@@ -259,6 +264,14 @@ def _stage(
                 topic, table.drop_columns(list(beside)), partition=args.get("partition"), key=args.get("key"),
                 keys=beside.get(wire.KEYS), headers=beside.get(wire.HEADERS), timestamps=beside.get(wire.TIMESTAMPS),
             )  # fmt: skip
+
+        rows = 0
+        batches = (batch for batch, _ in _chunks(call, reader) if batch is not None)
+        for index, batch in enumerate(batches):
+            handle.once(number, index, functools.partial(write, batch))
             rows += batch.num_rows
+        if rows != expected:
+            # A connection that is lost looks from here like the end of what was sent.
+            raise flight.FlightUnavailableError(f"of {expected:,} rows {rows:,} have come")
         handle.taken.add(number)
-    writer.write(pa.py_buffer(wire.encode({"rows": rows})))
+    _tell(writer, wire.encode({"rows": rows}))

@@ -100,6 +100,7 @@ class TokenFile:
 
     def __init__(self, path: Path, *, clock: Callable[[], int] = now_us) -> None:
         self.path = path
+        self._name = str(path)  # asked for at every request, and a path takes twice as long
         self._clock = clock
 
     def __repr__(self) -> str:
@@ -108,7 +109,7 @@ class TokenFile:
     def signature(self) -> tuple[int, int, int] | None:
         """Another one when the file was changed; None: there is none."""
         try:
-            found = os.stat(self.path)
+            found = os.stat(self._name)
         except (FileNotFoundError, NotADirectoryError):
             return None
         return found.st_ino, found.st_mtime_ns, found.st_size

@@ -1,0 +1,182 @@
+"""What is written to the Flight front as a stream: single values in their short form, writes that break off, limits."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+import jjq
+from jjq import wire
+from jjq.errors import TooManyRequests
+from jjq.server import flight_sessions
+from jjq.server.flight_sessions import Session
+from tests.integration.test_flight_protocol import Front, code_of, failure
+
+SESSION, PRODUCER = "a session of ours", b"abcdef"
+VALUES = pa.schema([("value", pa.binary())])
+
+
+@pytest.fixture
+def front(tmp_path: Path) -> Iterator[Front]:
+    made = Front(tmp_path / "store", max_record_bytes=1024, max_request_bytes=5000, token_bytes_per_s=50_000)
+    yield made
+    made.close()
+
+
+class Appending:
+    """An `append` stream to a topic."""
+
+    def __init__(self, front: Front, topic_id: str, **more: Any) -> None:
+        command = {"append": topic_id, "session": SESSION, "producer": PRODUCER, **more}
+        descriptor = flight.FlightDescriptor.for_command(wire.encode(command))
+        self.writer, self.reader = front.client.do_put(descriptor, VALUES)
+
+    def send(self, message: bytes) -> dict[str, Any]:
+        self.writer.write_metadata(message)
+        return wire.unpack_answer(self.reader.read().to_pybytes())
+
+    def value(self, number: int, value: bytes, among: int = 1) -> dict[str, Any]:
+        return self.send(wire.OneValue(0, among, number, number, 0, value).pack())
+
+
+def values(front: Front, topic: str) -> list[bytes]:
+    return [each["value"] for each in front.store.topic(topic).read(metadata=[]).read_all().to_pylist()]
+
+
+def test_a_single_value_goes_in_once_however_often_its_number_comes(front: Front) -> None:
+    stream = Appending(front, front.act("create_topic", {"name": "t"})["id"])
+    first = stream.value(1, b"a")
+    assert (first["start"], stream.value(2, b"b")["start"]) == (0, 1)
+    assert stream.value(2, b"b")["start"] == 1
+    assert stream.value(1, b"a")["error"]["code"] == "invalid_argument"  # it had said that it has that answer
+    stream.writer.close()
+    (record,) = front.store.topic("t").records(front.store.topic("t").plan(0, 0, 1))
+    assert (record.value, record.timestamp) == (b"a", first["timestamp"])
+    assert values(front, "t") == [b"a", b"b"]
+
+
+def test_a_single_value_that_cannot_go_in_is_answered_and_the_stream_goes_on(front: Front) -> None:
+    topic = front.act("create_topic", {"name": "t", "settings": {"max_record_bytes": 100}})
+    shaped = front.store.create_topic("shaped", schema=pa.schema([("n", pa.int64())]))
+    stream = Appending(front, topic["id"])
+    assert stream.value(1, b"x" * 101)["error"]["code"] == "record_too_large"
+    assert stream.send(wire.OneValue(7, 1, 2, 2, 0, b"a").pack())["error"]["code"] == "invalid_argument"
+    for message in (b"\x01", b"\x01" * 20, b"\x01" + b"\xff" * 60, b"{}", b"[1]"):
+        assert stream.send(message)["error"]["code"] == "invalid_argument"
+    assert stream.value(3, b"a")["start"] == 0
+    stream.writer.close()
+    for other in (Appending(front, shaped.id), Appending(front, topic["id"], session=None)):
+        assert other.value(4, b"a")["error"]["code"] == "invalid_argument"
+        other.writer.close()
+    front.store.alter_topic("t", partitions=2)
+    stream = Appending(front, topic["id"])
+    assert stream.value(5, b"a", among=1)["error"]["code"] == wire.MORE_PARTITIONS
+    assert stream.value(6, b"a", among=2)["start"] == 1
+    stream.writer.close()
+    assert values(front, "t") == [b"a", b"a"]
+
+
+@pytest.mark.parametrize("odd", [{"session": 7}, {"producer": b"abc"}, {"producer": "abcdef"}, {"more": 1}])
+def test_a_command_to_append_that_makes_no_sense_is_refused(front: Front, odd: dict[str, Any]) -> None:
+    stream = Appending(front, front.act("create_topic", {"name": "t"})["id"], **odd)
+    error = failure(stream.reader.read) or failure(stream.writer.close)
+    assert error is not None
+    assert code_of(error) == "invalid_argument"
+
+
+def test_a_write_of_a_stage_that_broke_off_goes_on_where_it_was(front: Front) -> None:
+    topic = front.act("create_topic", {"name": "t"})
+    command = wire.encode({"stage": {"session": SESSION, "handle": 1, "number": 0, "rows": 3, "topic_id": topic["id"]}})
+    batches = [pa.record_batch([pa.array([each], pa.binary())], VALUES) for each in (b"a", b"b", b"c")]
+    descriptor = flight.FlightDescriptor.for_command(command)
+
+    # Cut off amid the write: its client is gone before it has said that this is all.
+    writer, reader = front.client.do_put(descriptor, VALUES, flight.FlightCallOptions(timeout=0.5))
+    writer.write_batch(batches[0])
+    writer.write_batch(batches[1])
+    assert reader.read() is None
+    with pytest.raises(flight.FlightTimedOutError):
+        writer.close()
+
+    for _ in range(2):
+        writer, reader = front.client.do_put(descriptor, VALUES)
+        for batch in batches:
+            writer.write_batch(batch)
+        writer.done_writing()
+        assert json.loads(bytes(reader.read())) == {"rows": 3}
+        writer.close()
+    staged = front.act("stage_finish", {"args": {"handle": 1, "writes": 1}, "session": SESSION})
+    front.act("commit", {"staged": staged})
+    assert values(front, "t") == [b"a", b"b", b"c"]
+
+
+def test_what_the_broker_takes_bounds_every_way_to_push(front: Front) -> None:
+    front.act("create_topic", {"name": "t"})
+    large = pa.record_batch([pa.array([b"a", b"x" * 1025], pa.binary())], VALUES)
+    writer, reader = front.client.do_put(flight.FlightDescriptor.for_path("t"), VALUES)
+    writer.write_batch(large)
+    error = failure(reader.read) or failure(writer.close)
+    assert error is not None
+    assert code_of(error) == "record_too_large"
+    for ask in (
+        lambda: front.act("publish", {"name": "t", "data": "x" * 1025}),
+        lambda: front.act("topic", {"name": "x" * 5001}),
+    ):
+        error = failure(ask)
+        assert error is not None
+        assert code_of(error) == "record_too_large"
+    assert values(front, "t") == []
+
+
+def test_published_texts_count_for_the_rate(front: Front) -> None:
+    def publish_all() -> None:
+        for _ in range(1000):
+            front.act("publish", {"name": "t", "data": "x" * 1000})
+
+    error = failure(publish_all)
+    assert error is not None
+    assert code_of(error) == "too_many_requests"
+
+
+def test_answers_that_a_client_never_says_it_has_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flight_sessions, "_MOST_ANSWERS", 10)
+    session = Session("a session", "anybody")
+    for number in range(10):
+        assert session.once(number, 0, lambda number=number: number) == number
+    with pytest.raises(TooManyRequests):
+        session.once(10, 0, lambda: 10)
+    assert session.once(3, 0, lambda: "again") == 3
+    assert session.once(11, 9, lambda: 11) == 11
+
+
+def test_a_request_that_comes_again_while_it_is_done_waits_for_its_answer() -> None:
+    session = Session("a session", "anybody")
+    begun, go_on, told = threading.Event(), threading.Event(), []
+
+    def act() -> str:
+        begun.set()
+        assert go_on.wait(30)
+        raise jjq.TopicNotFound("there is none")
+
+    def ask() -> None:
+        try:
+            session.once(1, 1, act)
+        except jjq.TopicNotFound as error:
+            told.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for each in threads:
+        each.start()
+    assert begun.wait(30)
+    go_on.set()
+    for each in threads:
+        each.join()
+    assert len(told) == 3
+    assert len(set(map(id, told))) == 1

@@ -11,7 +11,9 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,6 +21,7 @@ import pyarrow as pa
 import jjq
 from tests.bench.run import Run
 from tests.bench.table import Row, at_most_more
+from tests.brokers import serving
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE_S = 0.002
@@ -47,16 +50,21 @@ def write_lines(path: Path, size: int) -> None:
             file.write(data)
 
 
+def rss_anon(pid: int) -> int:
+    """Anonymous memory of a process in bytes, 0 where it has ended."""
+    with contextlib.suppress(OSError, ValueError):
+        text = Path(f"/proc/{pid}/status").read_text()
+        if (at := text.find("RssAnon:")) >= 0:
+            return int(text[at + 8 : text.index("kB", at)]) * 1024
+    return 0
+
+
 def peak(command: tuple[str, ...]) -> float:
     """The highest RssAnon of a process over its life, in bytes."""
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     highest = 0
-    status = Path(f"/proc/{process.pid}/status")
     while process.poll() is None:
-        with contextlib.suppress(OSError, ValueError):
-            text = status.read_text()
-            if (at := text.find("RssAnon:")) >= 0:
-                highest = max(highest, int(text[at + 8 : text.index("kB", at)]) * 1024)
+        highest = max(highest, rss_anon(process.pid))
         time.sleep(SAMPLE_S)
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
@@ -99,7 +107,79 @@ def memory(run: Run) -> list[Row]:
     ]  # fmt: skip
 
 
-BENCHMARKS = {"memory": memory}
+def peak_while(pid: int, act: Callable[[], object]) -> float:
+    """The highest RssAnon of a process while this one does something with it."""
+    highest, done = 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal highest
+        while not done.wait(5 * SAMPLE_S):
+            highest = max(highest, rss_anon(pid))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        act()
+    finally:
+        done.set()
+        thread.join()
+    return max(highest, rss_anon(pid))
+
+
+def measure_broker(place: Path, size: int) -> dict[str, float]:
+    """Peaks of a broker over its clients' pushing and reading so many bytes, which stay."""
+    data = os.urandom(VALUE_BYTES * BATCH_ROWS)
+    values = [data[at : at + VALUE_BYTES] for at in range(0, len(data), VALUE_BYTES)]
+    table = pa.table({"value": pa.array(values, pa.binary())})
+    batches = max(2, size // len(data))
+    with serving(place / "broker", "--no-http") as broker, jjq.connect(broker.flight) as store:
+        topic = store.create_topic("measured", sync="none")
+        subscriber = store.create_subscriber("measured")
+
+        def push() -> None:
+            with store.producer() as producer:
+                for number in range(batches):
+                    if number % 2:
+                        topic.push_table(table)
+                    else:
+                        for value in values:
+                            producer.push("measured", value)
+            assert producer.failed == 0
+
+        def read() -> None:
+            assert sum(batch.num_rows for batch in topic.read()) == batches * BATCH_ROWS
+
+        def poll() -> None:
+            rows = 0
+            while records := subscriber.poll(max_records=500):
+                rows += len(records)
+                subscriber.commit()
+            assert rows == batches * BATCH_ROWS
+
+        peaks = {
+            what: peak_while(broker.process.pid, act) for what, act in (("push", push), ("read", read), ("poll", poll))
+        }
+    shutil.rmtree(place / "broker")
+    return peaks
+
+
+def memory_broker(run: Run) -> list[Row]:
+    large, small = run.amount(10_000_000_000, 1), run.amount(100_000_000, 1)
+    named = {"push": "pushing {} to it", "read": "reading {} from it", "poll": "polling {} from it"}
+    sizes = f"{large / 1e9:g} GB", f"{small / 1e6:g} MB"
+    with run.place() as place:
+        free = shutil.disk_usage(place).free
+        why = "" if free > 3 * large else f"it takes {3 * large / 1e9:.0f} GB of disk, and {free / 1e9:.0f} GB are free"
+        few = {} if why else measure_broker(place, small)
+        many = few if run.quick or why else measure_broker(place, large)
+    return [
+        Row(f"peak memory of a broker, {text.format(sizes[0])}", sizes[1], "B", [many[what]] if many else (),
+            [few[what]] if few else (), at_most_more(100e6), skipped=why)
+        for what, text in named.items()
+    ]  # fmt: skip
+
+
+BENCHMARKS = {"memory": memory, "memory-broker": memory_broker}
 
 
 def _main(what: str, path: str) -> None:

@@ -7,6 +7,8 @@ import json
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -17,7 +19,7 @@ import pytest
 
 import jjq
 from jjq.errors import JjqError, TooManyRequests, Unauthorized
-from tests.brokers import Served, refused, serving
+from tests.brokers import Served, environment, refused, serving
 from tests.certificates import Certificates, made_in
 
 CONFIG = Path(__file__).resolve().parents[2] / "conf" / "jjq.toml"
@@ -409,3 +411,72 @@ def listen(remote: Any) -> None:
     with remote.pubsub(ignore_subscribe_messages=True) as subscription:
         subscription.subscribe("a")
         subscription.get_message(timeout=1)
+
+
+# Kills one front of a broker from within, as a fault of the interpreter or of gRPC would, when a line comes.
+_DYING = """
+import ctypes, gc, sys, threading
+from pyarrow import flight
+from jjq_command import main
+
+def die():
+    if sys.stdin.readline().strip() == "http":
+        (thread,) = [each for each in threading.enumerate() if each.name == "jjq-http"]
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
+    else:
+        (server,) = [each for each in gc.get_objects() if isinstance(each, flight.FlightServerBase)]
+        server.shutdown()
+
+threading.Thread(target=die, daemon=True).start()
+sys.argv = ["jjq", "serve", "--store", sys.argv[1], "--flight-port", "0", "--http-port", "0", "--json",
+            "--stop-grace-s", "1"]
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("front", ["http", "flight"])
+def test_a_broker_whose_front_ends_by_itself_ends_with_an_error(store: Path, front: str) -> None:
+    broker = subprocess.Popen(
+        [sys.executable, "-c", _DYING, str(store)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, env=environment(PYTHONWARNINGS="default"), text=True,
+    )  # fmt: skip
+    try:
+        assert broker.stdout is not None
+        assert json.loads(broker.stdout.readline())["pid"] == broker.pid
+        _, said = broker.communicate(f"{front}\n")
+    finally:
+        broker.kill()
+        broker.wait()
+    assert broker.returncode == 1
+    assert "ended by itself" in said.splitlines()[-1]
+    with jjq.open(store) as opened:
+        assert opened.verify().ok
+
+
+def test_a_new_certificate_is_shown_without_a_restart_and_one_that_is_none_is_not(
+    store: Path, certificates: Certificates, tmp_path: Path
+) -> None:
+    cert, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+
+    def put(new_cert: Path, new_key: Path) -> None:
+        for source, target in ((new_key, key), (new_cert, cert)):
+            source.with_suffix(".next").write_bytes(source.read_bytes())
+            source.with_suffix(".next").replace(target)
+
+    def shown() -> str:
+        return ssl.get_server_certificate(("127.0.0.1", int(broker.http.rpartition(":")[2]))).strip()
+
+    def said(message: str) -> None:
+        while not any(message in each["message"] for each in broker.log()):
+            threading.Event().wait(0.05)
+
+    put(certificates.server, certificates.server_key)
+    with serving(store, "--no-flight", "--tls-cert", cert, "--tls-key", key) as broker:
+        assert shown() == certificates.server.read_text().strip()
+        put(certificates.client, certificates.server_key)
+        said("cannot be used; that from before stays")
+        assert shown() == certificates.server.read_text().strip()
+        put(certificates.client, certificates.client_key)
+        said("new connections by HTTP get it")
+        assert shown() == certificates.client.read_text().strip()
+        assert str(tmp_path) in next(each for each in broker.log() if "stays" in each["message"])["message"]

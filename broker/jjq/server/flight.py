@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -43,8 +43,11 @@ log = logging.getLogger("jjq.server")
 class FlightFront:
     """Serves a store over Flight until it is stopped."""
 
-    def __init__(self, store: Store, settings: ServerSettings, guard: Guard) -> None:
-        self._store, self._settings, self._guard = store, settings, guard
+    def __init__(
+        self, store: Store, settings: ServerSettings, guard: Guard, ended: Callable[[], object] = lambda: None
+    ) -> None:
+        """`ended` is called when it ends though nobody has stopped it."""
+        self._store, self._settings, self._guard, self._ended = store, settings, guard, ended
         self._served: Served | None = None
         self._server: _Server | None = None
 
@@ -69,7 +72,14 @@ class FlightFront:
                 f"cannot serve Flight on {settings.host}:{settings.flight_port}: {error}; is the port taken?"
             ) from error
         self._served = served
+        threading.Thread(target=self._watch, args=(self._server,), name="jjq-flight-watch", daemon=True).start()
         return int(self._server.port)
+
+    def _watch(self, server: _Server) -> None:
+        server.wait()
+        if self._server is server:
+            log.error("the Flight server ended")
+            self._ended()
 
     def stop(self, grace: float) -> None:
         """Takes nothing new; what waits is told to come again, what runs has `grace` seconds. A second stop is quiet."""

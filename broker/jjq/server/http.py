@@ -8,12 +8,13 @@ import logging
 import socket
 import ssl
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import uvicorn
 
-from jjq.errors import InvalidArgument
+from jjq.server.certificates import keep_fresh, tls_context
 from jjq.server.gathering import Gathering
 from jjq.server.guard import Guard
 from jjq.server.health import Health
@@ -39,14 +40,18 @@ log = logging.getLogger("jjq.server.http")
 class HttpFront:
     """See `docs/http.md` for what it serves. Started once, stopped once."""
 
-    def __init__(self, store: Store, settings: ServerSettings, guard: Guard) -> None:
-        self._store, self._settings, self._guard = store, settings, guard
+    def __init__(
+        self, store: Store, settings: ServerSettings, guard: Guard, ended: Callable[[], object] = lambda: None
+    ) -> None:
+        """`ended` is called when it ends though nobody has stopped it."""
+        self._store, self._settings, self._guard, self._ended = store, settings, guard, ended
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._server: uvicorn.Server | None = None
         self._parts: Parts | None = None
         self._ready = threading.Event()
         self._failure: BaseException | None = None
+        self._stopping = False
 
     def start(self) -> int:
         """Binds and serves; returns the port. Raises OSError when it cannot listen, InvalidArgument for a certificate that is
@@ -54,7 +59,7 @@ class HttpFront:
         listening = self._bind()
         port = int(listening.getsockname()[1])
         try:
-            context = _tls_context(self._settings)
+            context = tls_context(self._settings)
         except BaseException:
             listening.close()
             raise
@@ -71,7 +76,7 @@ class HttpFront:
         thread, server, loop, parts = self._thread, self._server, self._loop, self._parts
         if thread is None or server is None or loop is None or parts is None:
             return
-        self._thread = None
+        self._thread, self._stopping = None, True
         # uvicorn takes whole seconds, and 0 for none at all.
         server.config.timeout_graceful_shutdown = max(1, round(grace))
 
@@ -96,7 +101,11 @@ class HttpFront:
     def _run(self, listening: socket.socket, context: ssl.SSLContext | None) -> None:
         try:
             with asyncio.Runner(loop_factory=_new_loop) as runner:
-                runner.run(self._serve(listening, context))
+                try:
+                    runner.run(self._serve(listening, context))
+                finally:  # at once: to tidy up may hang where something has failed
+                    if self._ready.is_set() and not self._stopping:
+                        self._ended()
         except BaseException as error:
             if self._ready.is_set():
                 log.exception("the HTTP server ended")
@@ -121,6 +130,7 @@ class HttpFront:
             ssl_context_factory=None if context is None else lambda *_: context,
         )  # fmt: skip
         server = self._server = uvicorn.Server(config)
+        renewing = None if context is None else asyncio.ensure_future(keep_fresh(context, self._settings))
         starting = asyncio.ensure_future(server.serve(sockets=[listening]))
         while not server.started and not starting.done():
             await asyncio.sleep(0.005)
@@ -128,6 +138,8 @@ class HttpFront:
         try:
             await starting
         finally:
+            if renewing is not None:
+                renewing.cancel()
             await self._end(parts)
 
     async def _end(self, parts: Parts) -> None:
@@ -156,18 +168,3 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     except ImportError:  # where it has no wheel
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
-
-
-def _tls_context(settings: ServerSettings) -> ssl.SSLContext | None:
-    if settings.tls_cert is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(settings.tls_cert, settings.tls_key)
-        if settings.tls_client_ca is not None:
-            context.load_verify_locations(settings.tls_client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
-    except (OSError, ssl.SSLError) as error:
-        raise InvalidArgument(f"the certificate, its key or the clients' authority cannot be used: {error}") from error
-    return context

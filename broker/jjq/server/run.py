@@ -8,15 +8,14 @@ import logging
 import os
 import signal
 import socket
-import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
-from jjq import files
-from jjq.errors import InvalidArgument
+from jjq.errors import InvalidArgument, JjqError
+from jjq.server.certificates import tls_context
 from jjq.server.guard import Guard
 from jjq.server.settings import ServerSettings
 from jjq.store import Store, open_store
@@ -24,6 +23,7 @@ from jjq.store import Store, open_store
 log = logging.getLogger("jjq.server")
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_GIVE_UP = 0  # no signal has this number
 _STOP_EXTRA_S = 5.0  # beyond the grace, for what a front does when that is over
 # Of each front its class, in the module of its name, and what it needs. Imported when it is served: HTTP's packages are
 # an extra, and either takes its time.
@@ -37,10 +37,14 @@ class Front(Protocol):
     """One way into a store over the network."""
 
     def start(self) -> int:
-        """Binds, and serves from now on in threads of its own; returns the port. Raises OSError, InvalidArgument."""
+        """Binds, and serves from now on in threads of its own; returns the port. Raises OSError, InvalidArgument. When it ends
+        without having been stopped, it calls what it was made with for that."""
 
     def stop(self, grace: float) -> None:
         """Takes nothing new, gives what runs `grace` seconds to end, tells clients that are sent what comes, closes."""
+
+
+NewFront = Callable[[Store, ServerSettings, Guard, Callable[[], object]], Front]
 
 
 @dataclass(frozen=True)
@@ -54,8 +58,9 @@ class Addresses:
 class Broker:
     """A store that is being served; `with` starts and stops it."""
 
-    def __init__(self, settings: ServerSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: ServerSettings, ended: Callable[[], object] = lambda: None) -> None:
+        """`ended` is called, in any thread, when a front has ended by itself: nobody can get at the store through it any more."""
+        self.settings, self._ended = settings, ended
         self._store: Store | None = None
         self._fronts: list[Front] = []
 
@@ -65,11 +70,13 @@ class Broker:
         settings = self.settings
         guard = Guard(settings)
         check_exposure(settings, guard.needs_tokens)
-        check_certificates(settings)
+        tls_context(settings)
         kinds = front_kinds(settings)
         self._store = open_store(settings.store, hot_bytes=settings.hot_bytes, create_topics=settings.auto_create)
         try:
-            ports = {name: self._start(kind(self._store, settings, guard), name) for name, kind in kinds.items()}
+            ports = {
+                name: self._start(kind(self._store, settings, guard, self._ended), name) for name, kind in kinds.items()
+            }
         except BaseException:
             self.stop(grace=0)
             raise
@@ -135,15 +142,18 @@ def _stop(front: Front, grace: float) -> None:
 def serve(settings: ServerSettings, ready: Callable[[Addresses], None]) -> None:
     """Serves until SIGTERM or SIGINT; `ready` is called once with where. For the main thread.
 
-    A second signal ends the process at once, which loses nothing that was acknowledged.
+    A second signal ends the process at once, which loses nothing that was acknowledged. Raises JjqError when a front ended by
+    itself: whoever supervises the process is to start it again.
     """
     with _Signals() as signals:
-        broker = Broker(settings)
+        broker = Broker(settings, signals.give_up)
         addresses = broker.start()
         try:
             ready(addresses)
             notify("READY=1")
             caught = signals.wait()
+            if caught is None:
+                raise JjqError("a part of the broker ended by itself; its log says why. Start it again")
             log.info("stopping", extra={"fields": {"signal": caught.name}})
             notify("STOPPING=1")
         finally:
@@ -164,13 +174,18 @@ class _Signals:
         self._before = {each: signal.signal(each, lambda *_: None) for each in _STOP_SIGNALS}
         return self
 
-    def wait(self) -> signal.Signals:
-        """The signal; the next one does what it would have done without this."""
-        while (caught := os.read(self._read, 1)[0]) not in _STOP_SIGNALS:
+    def wait(self) -> signal.Signals | None:
+        """The signal, None after `give_up`; the next one does what it would have done without this."""
+        while (caught := os.read(self._read, 1)[0]) not in (*_STOP_SIGNALS, _GIVE_UP):
             pass
         for each in _STOP_SIGNALS:
             signal.signal(each, signal.SIG_DFL)
-        return signal.Signals(caught)
+        return None if caught == _GIVE_UP else signal.Signals(caught)
+
+    def give_up(self) -> None:
+        """Ends the wait though there was no signal; from any thread."""
+        with contextlib.suppress(BlockingIOError):  # it is full of what ends the wait
+            os.write(self._write, bytes([_GIVE_UP]))
 
     def __exit__(self, *_: object) -> None:
         for each, before in self._before.items():
@@ -198,35 +213,9 @@ def check_exposure(settings: ServerSettings, has_tokens: bool) -> None:
         )
 
 
-def check_certificates(settings: ServerSettings) -> None:
-    """Raises InvalidArgument, which names the file, for certificates and keys that are none or do not fit."""
-    if settings.tls_cert is None or settings.tls_key is None:
-        return
-    for path in (settings.tls_cert, settings.tls_key, settings.tls_client_ca):
-        if path is not None:
-            with files.translated("read", path):
-                files.read(path)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(settings.tls_cert, settings.tls_key, password=_no_password)
-    except (ssl.SSLError, ValueError) as error:
-        raise InvalidArgument(
-            f"{settings.tls_cert} and {settings.tls_key} are no certificate and its key in PEM, without a password: {error}"
-        ) from error
-    try:
-        if settings.tls_client_ca is not None:
-            context.load_verify_locations(settings.tls_client_ca)
-    except ssl.SSLError as error:
-        raise InvalidArgument(f"{settings.tls_client_ca} holds no certificates in PEM: {error}") from error
-
-
-def _no_password() -> str:
-    raise ValueError("the key has a password, and nobody is there to type it")
-
-
-def front_kinds(settings: ServerSettings) -> dict[str, Callable[[Store, ServerSettings, Guard], Front]]:
+def front_kinds(settings: ServerSettings) -> dict[str, NewFront]:
     """The fronts that settings ask for; raises InvalidArgument for one whose packages are not installed."""
-    found: dict[str, Callable[[Store, ServerSettings, Guard], Front]] = {}
+    found: dict[str, NewFront] = {}
     for name, (class_name, needs) in _FRONTS.items():
         if getattr(settings, name):
             try:

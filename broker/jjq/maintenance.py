@@ -30,6 +30,7 @@ from jjq.log.stream import StreamReader
 from jjq.model import Segment
 from jjq.removal import Removal
 from jjq.reports import MaintenanceReport, Progress, no_progress
+from jjq.topics import say_unknown
 from jjq.values import whole
 
 if TYPE_CHECKING:
@@ -203,6 +204,7 @@ class Maintenance:
                 self.report.expired_bytes += sum(each.length for each in gone)
         self.report.expired += count
         if count:
+            say_unknown(self._store, self._store.topic(topic.name))
             self.write_topic_file(topic)
         return count
 

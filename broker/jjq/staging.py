@@ -286,6 +286,11 @@ def commit(
     """See `Store.commit`. `also` is done in the same transaction; when it raises, nothing is."""
     if (writer_id is None) != (batch_id is None):
         raise InvalidArgument("writer_id and batch_id go together: they say once which batch of which writer this is")
+    if writer_id is None and (query_id, run_id) != (None, None):
+        what = "query_id" if run_id is None else "run_id"
+        raise InvalidArgument(
+            f"{what} says in what a writer commits a batch; give writer_id and batch_id, too, or leave it out"
+        )
     staged = each_of(staged, StagedFile, WANTED)
     writer: Writer | None = None
     if writer_id is not None and batch_id is not None:

@@ -272,6 +272,8 @@ class Store:
         self.check_open(write=True)
         topic = self.topic(name)
         topics.alter(self, topic, partitions, add_columns, settings)
+        if "retention_waits" in settings:
+            topics.say_unknown(self, topic)
         return topic
 
     def delete_topic(self, name: str) -> None:
@@ -292,14 +294,15 @@ class Store:
     # --- subscribers -------------------------------------------------------------------------------------------------
 
     def create_subscriber(
-        self, topic: str, name: str | None = None, *, start: Any = "earliest", on_data_loss: str = "error",
+        self, topic: str, name: str | None = None, *, start: Any = "earliest", on_data_loss: str | None = None,
         exist_ok: bool = False,
     ) -> Subscriber:  # fmt: skip
         """Makes a durable cursor on a topic, at a start in any form (see `jjq.start`); without a name it gets one.
 
-        `on_data_loss`: `error`, or `skip` to go on past records that retention removed unread. With `exist_ok` a
-        subscriber of that name and topic is returned as it is. Raises SubscriberExists, TopicNotFound, InvalidName,
-        OffsetOutOfRange, and DataLoss for a start that has expired.
+        `on_data_loss`: `error` (default), or `skip` to go on past records that retention removed unread. With `exist_ok`
+        a subscriber of that name and topic is returned where it is, whatever `start` says, if its `on_data_loss` is the
+        one given. Raises SubscriberExists, TopicNotFound, InvalidName, InvalidArgument, OffsetOutOfRange, and DataLoss for
+        a start that has expired.
         """
         self.check_open(write=True)
         return subscribers.create(self, self.topic(topic), name, start, on_data_loss, exist_ok)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jjq import files
 from jjq.catalog.rows import SubscriberRow
 from jjq.clock import now_us
-from jjq.errors import SubscriberExists, SubscriberNotFound
+from jjq.errors import InvalidArgument, SubscriberExists, SubscriberNotFound
 from jjq.model import check_name
 from jjq.subscriber import Subscriber, check_on_data_loss, lock_path, resolve_places, ring
 
@@ -20,17 +20,22 @@ if TYPE_CHECKING:
 
 
 def create(
-    store: Store, topic: Topic, name: str | None, start: Any, on_data_loss: str, exist_ok: bool
+    store: Store, topic: Topic, name: str | None, start: Any, on_data_loss: str | None, exist_ok: bool
 ) -> Subscriber:  # fmt: skip
     """See `Store.create_subscriber`."""
-    check_on_data_loss(on_data_loss)
+    policy = "error" if on_data_loss is None else check_on_data_loss(on_data_loss)
     chosen = f"sub-{uuid.uuid4().hex[:16]}" if name is None else check_name(name, "subscriber")
-    row = SubscriberRow(uuid.uuid4().hex, chosen, topic.id, on_data_loss, now_us(), topic.name)
+    row = SubscriberRow(uuid.uuid4().hex, chosen, topic.id, policy, now_us(), topic.name)
     known = store.catalog.subscriber(chosen)
-    if known is None and store.catalog.add_subscriber(row, resolve_places(topic, start, on_data_loss)):
+    if known is None and store.catalog.add_subscriber(row, resolve_places(topic, start, policy)):
         return Subscriber(store, topic, row)
     known = known or store.catalog.subscriber(chosen)
     if exist_ok and known is not None and known.topic_id == topic.id:
+        if on_data_loss not in (None, known.on_data_loss):
+            raise InvalidArgument(
+                f"on_data_loss: {policy!r} was asked for, and subscriber {chosen!r} has {known.on_data_loss!r}; leave it out to "
+                f"use the subscriber as it is, or make another"
+            )
         return Subscriber(store, topic, known)
     of = f" of topic {known.topic!r}" if known is not None else ""
     raise SubscriberExists(f"there is a subscriber {chosen!r}{of} already; use it with store.subscriber({chosen!r})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,6 +25,9 @@ from jjq.schema import add_columns, check_schema
 if TYPE_CHECKING:
     from jjq.store import Store
     from jjq.topic import Topic
+
+
+_log = logging.getLogger("jjq.topics")
 
 
 def create(
@@ -157,6 +161,20 @@ def alter(
         topicfile.write(store.path, store.catalog, topic.row)
         for log in logs:
             log.ring_locked()  # whoever waits takes new partitions in
+
+
+def say_unknown(store: Store, topic: Topic) -> None:
+    """Warns of names in `retention_waits` that nobody has: that is no error, since who has one may be made later."""
+    waits = topic.config.retention_waits
+    if isinstance(waits, bool):
+        return
+    known = {each.name for each in (*store.subscribers(topic.name), *store.channels(topic.name))}
+    for name in waits:
+        if name not in known:
+            _log.warning(
+                "topic %r has no subscriber or channel %r, which its retention_waits names: until there is one, records go "
+                "without waiting for it", topic.name, name,
+            )  # fmt: skip
 
 
 def delete(store: Store, topic: Topic) -> None:

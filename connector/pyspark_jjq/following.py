@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 from typing import TYPE_CHECKING
 
@@ -89,10 +91,11 @@ class Follower:
         name = self.name_for(topic.name)
         # Partitions that the query does not read (assign) are where they end: nothing of them waits for it.
         everywhere = {each.partition: each.end for each in topic.offsets()} | start
+        make = functools.partial(open_store(self._path).create_subscriber, topic.name, name, start=everywhere)
         try:
-            return open_store(self._path).create_subscriber(
-                topic.name, name, start=everywhere, on_data_loss="skip", exist_ok=True
-            )
+            with contextlib.suppress(SubscriberExists):
+                return make(on_data_loss="skip")
+            return make(exist_ok=True)  # one that is there stays as it is
         except SubscriberExists as error:
             raise InvalidArgument(
                 f"subscriber {name!r} is of another topic than {topic.name!r}, so it cannot follow this query; "

@@ -69,6 +69,14 @@ def test_a_name_is_taken_once_and_can_be_asked_for_again(store: jjq.Store, topic
         store.create_subscriber("other", "s", exist_ok=True)
 
 
+def test_one_that_loses_records_otherwise_is_not_what_was_asked_for(store: jjq.Store, topic: jjq.Topic) -> None:
+    store.create_subscriber("letters", "s", on_data_loss="skip")
+    assert store.create_subscriber("letters", "s", on_data_loss="skip", exist_ok=True).on_data_loss == "skip"
+    assert store.create_subscriber("letters", "s", exist_ok=True).on_data_loss == "skip"
+    with pytest.raises(jjq.InvalidArgument, match="'error' was asked for, and subscriber 's' has 'skip'; leave it out"):
+        store.create_subscriber("letters", "s", on_data_loss="error", exist_ok=True)
+
+
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "a" * 300, "nul\0", "имя", "-x", " a", "x#ephemeral"])
 def test_a_bad_name_is_refused_before_anything_happens(store: jjq.Store, topic: jjq.Topic, name: str) -> None:
     with pytest.raises(jjq.InvalidName):

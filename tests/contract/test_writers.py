@@ -14,6 +14,14 @@ def values(topic: jjq.Topic) -> list[object]:
     return topic.read().read_all().column("value").to_pylist()
 
 
+def test_a_run_or_a_query_without_a_writer_is_refused(store: jjq.Store) -> None:
+    store.create_topic("t")
+    with pytest.raises(jjq.InvalidArgument, match=r"run_id says .* give writer_id and batch_id"):
+        store.commit([], run_id="one")
+    with pytest.raises(jjq.InvalidArgument, match="query_id says"):
+        store.commit([], query_id="q")
+
+
 def test_a_batch_of_a_writer_happens_once(store: jjq.Store) -> None:
     topic = store.create_topic("t", schema=FLIGHTS, partitions=2)
     table = pa.table({"carrier": ["AA", "UA", "DL"], "delay": [1, 2, 3]})

@@ -18,7 +18,15 @@ def orders(cli: Cli) -> Cli:
 def test_a_channel_is_made_once_with_its_settings(orders: Cli) -> None:
     assert orders.text("channel", "create", "orders", "work") == "channel work of topic orders created\n"
     assert "has a channel 'work' already" in orders.error("channel", "create", "orders", "work", code=1)
-    assert "is there" in orders.text("channel", "create", "orders", "work", "--exist-ok", "--max-attempts", "9")
+    assert "is there" in orders.text("channel", "create", "orders", "work", "--exist-ok", "--start", "latest")
+    same = ("--exist-ok", "--max-attempts", "5", "--ack-timeout", "1 min", "--dead-letter", "orders.work.dead")
+    assert "is there" in orders.text("channel", "create", "orders", "work", *same)
+    for option, has in (
+        (("--max-attempts", "9"), "max_attempts: 9 was asked for, and channel 'work' of topic 'orders' has 5; leave it out"),
+        (("--max-attempts", "none"), "none was asked for"), (("--ack-timeout", "5 min"), "0:05:00 was asked for"),
+        (("--dead-letter", "lost"), "has 'orders.work.dead'"), (("--ordered",), "True was asked for"),
+    ):  # fmt: skip
+        assert has in orders.error("channel", "create", "orders", "work", "--exist-ok", *option, code=2)
     made = orders.json(
         "channel", "create", "orders", "other", "--max-attempts", "none", "--ack-timeout", "5 min", "--dead-letter", "lost",
         "--ordered", "--start", "latest",

@@ -164,6 +164,23 @@ def test_names_that_nobody_has_hold_nothing(store: jjq.Store) -> None:
     assert expire(store).expired == 4
 
 
+def test_a_name_that_nobody_has_is_warned_of(store: jjq.Store, caplog: pytest.LogCaptureFixture) -> None:
+    store.create_topic("t", retention_segments=1, retention_waits=["billing"])  # before there can be anybody
+    assert not caplog.messages
+    fill(store)
+    expire(store)
+    assert ["no subscriber or channel 'billing'" in each for each in caplog.messages] == [True]
+    caplog.clear()
+    store.create_subscriber("t", "billing")
+    store.channel("t", "work", create=True)
+    store.alter_topic("t", retention_waits=["billing", "work"])
+    assert not caplog.messages
+    store.alter_topic("t", retention_waits=["billing", "wrok"])
+    assert ["no subscriber or channel 'wrok'" in each for each in caplog.messages] == [True]
+    store.alter_topic("t", retention_segments=2)
+    assert len(caplog.messages) == 1
+
+
 def test_a_channel_is_waited_for_until_its_records_are_acknowledged(store: jjq.Store) -> None:
     clock = Clock()
     store.create_topic("t", retention_segments=1, retention_waits=["work"])

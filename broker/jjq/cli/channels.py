@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from datetime import timedelta
 from typing import Any
 
 import jjq
@@ -29,7 +30,8 @@ from jjq.cli.arguments import (
 from jjq.cli.exits import NOTHING, OK
 from jjq.cli.records import add_output, writer_for
 from jjq.clock import parse_duration
-from jjq.errors import JjqError
+from jjq.errors import InvalidArgument, JjqError
+from jjq.values import shown
 
 _AT_ONCE = 100
 # (option, argparse's arguments, help); those that are given are passed on under these names
@@ -52,7 +54,9 @@ def add_commands(commands: Commands) -> None:
     parser.add_argument("--start", type=typed(start), metavar="START", help=f"{START_HELP}. Default: earliest")
     parser.add_argument("--ordered", action="store_true", help="records with the same key one after the other's end")
     _add_settings(parser)
-    parser.add_argument("--exist-ok", action="store_true", help="leave a channel that exists as it is")
+    parser.add_argument(
+        "--exist-ok", action="store_true", help="leave a channel that exists as it is, if it is like this"
+    )
 
     parser = _add(
         group, "alter", _alter, "change settings of a channel, for all its consumers",
@@ -137,16 +141,45 @@ class ChannelExists(JjqError):
 
 def _create(arguments: argparse.Namespace) -> int:
     with open_store(arguments) as store:
-        known = arguments.name in [each.name for each in store.channels(arguments.topic)]
-        if known and not arguments.exist_ok:
+        known = next((each for each in store.channels(arguments.topic) if each.name == arguments.name), None)
+        if known is not None and not arguments.exist_ok:
             raise ChannelExists(
                 f"topic {arguments.topic!r} has a channel {arguments.name!r} already; "
                 f"add --exist-ok to leave it as it is, or use `jjq channel alter`"
             )
-        settings = {} if known else {**_settings(arguments), "start": arguments.start, "ordered": arguments.ordered}
-        channel = store.channel(arguments.topic, arguments.name, create=True, **settings)
-        _answer(arguments, channel, "is there" if known else "created")
+        settings = _settings(arguments)
+        if known is None:
+            channel = store.channel(
+                arguments.topic,
+                arguments.name,
+                create=True,
+                start=arguments.start,
+                ordered=arguments.ordered,
+                **settings,
+            )
+            _answer(arguments, channel, "created")
+        else:
+            _check_same(known, {**settings, **({"ordered": True} if arguments.ordered else {})})
+            _answer(arguments, known, "is there")
     return OK
+
+
+def _check_same(channel: jjq.Channel, settings: dict[str, Any]) -> None:
+    """Whether a channel is what it was asked to be, but for where it began."""
+    for name, wanted in settings.items():
+        has = getattr(channel, name)
+        if name == "ack_timeout":
+            wanted, has = (timedelta(microseconds=parse_duration(wanted, name) or 0), timedelta(seconds=has))
+        if wanted != has:
+            change = "" if name == "ordered" else ", or change it with `jjq channel alter`"
+            raise InvalidArgument(
+                f"{name}: {_written(wanted)} was asked for, and channel {channel.name!r} of topic {channel.topic.name!r} has "
+                f"{_written(has)}; leave it out to use the channel as it is{change}"
+            )
+
+
+def _written(value: Any) -> str:
+    return "none" if value is None else str(value) if isinstance(value, (timedelta, bool)) else shown(value)
 
 
 def _alter(arguments: argparse.Namespace) -> int:

@@ -60,10 +60,14 @@ def add_commands(commands: Commands) -> None:
         "--start", type=typed(start), default="earliest", metavar="START", help=f"{START_HELP}. Default: earliest"
     )
     parser.add_argument(
-        "--on-data-loss", choices=["error", "skip"], default="error",
+        "--on-data-loss", choices=["error", "skip"],
         help="what happens when retention removed records unread (default: error)",
     )  # fmt: skip
-    parser.add_argument("--exist-ok", action="store_true", help="leave a subscriber that exists as it is")
+    parser.add_argument(
+        "--exist-ok",
+        action="store_true",
+        help="leave a subscriber that exists as it is, if its --on-data-loss is like this",
+    )
 
     parser = add_command(
         group, "list", _list, "every subscriber, with how far it is behind", "  jjq subscriber list --topic flights"

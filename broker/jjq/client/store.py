@@ -167,10 +167,11 @@ class RemoteStore(Store):
     # --- subscribers -------------------------------------------------------------------------------------------------
 
     def create_subscriber(
-        self, topic: str, name: str | None = None, *, start: Any = "earliest", on_data_loss: str = "error",
+        self, topic: str, name: str | None = None, *, start: Any = "earliest", on_data_loss: str | None = None,
         exist_ok: bool = False,
     ) -> Subscriber:  # fmt: skip
-        check_on_data_loss(on_data_loss)
+        if on_data_loss is not None:
+            check_on_data_loss(on_data_loss)
         if name is not None:
             check_name(name, "subscriber")
         return self._subscriber(

@@ -65,7 +65,7 @@ def _pack_subscriber(each: Subscriber) -> dict[str, Any]:
 
 @action
 def create_subscriber(
-    call: Call, topic: Any, name: Any = None, start: Any = "earliest", on_data_loss: Any = "error",
+    call: Call, topic: Any, name: Any = None, start: Any = "earliest", on_data_loss: Any = None,
     exist_ok: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     call.may("subscriber.create", topic if isinstance(topic, str) else None)

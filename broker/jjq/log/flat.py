@@ -18,7 +18,7 @@ PREFIX = 8  # an encapsulated message begins with 0xFFFFFFFF and its metadata's 
 CONTINUATION = b"\xff\xff\xff\xff"
 END_OF_STREAM = CONTINUATION + b"\0\0\0\0"
 BLOCK_SIZE = 24  # Block: offset int64, metaDataLength int32, padding, bodyLength int64
-RECORD_BATCH = 3  # MessageHeader.RecordBatch
+DICTIONARY_BATCH, RECORD_BATCH = 2, 3  # MessageHeader
 
 
 class BatchLayout(NamedTuple):
@@ -96,6 +96,33 @@ def body_length(head: Any) -> int:
 def is_compressed(head: Any) -> bool:
     """Whether a record batch's buffers are compressed."""
     return _slot(head, _follow(head, _slot(head, _follow(head, PREFIX), 2)), 3) != 0
+
+
+def unpacked_bytes(metadata: Any, body: Any) -> int:
+    """Bytes of a message's body when its buffers are no longer compressed, as they say by themselves; raises NotAMessage.
+
+    `metadata` is without the prefix, as pyarrow.ipc.Message has it.
+    """
+    try:
+        message = _follow(metadata, 0)
+        kind, batch = metadata[_slot(metadata, message, 1)], _follow(metadata, _slot(metadata, message, 2))
+        if kind == DICTIONARY_BATCH:
+            batch = _follow(metadata, _slot(metadata, batch, 1))
+        elif kind != RECORD_BATCH:
+            return 0
+        if not _slot(metadata, batch, 3):
+            return len(body)
+        buffers = _follow(metadata, _slot(metadata, batch, 2))
+        count = int(_U32.unpack_from(metadata, buffers)[0])
+        places = struct.unpack_from(f"<{2 * count}q", metadata, buffers + 4)
+        # Each begins with its length, or -1 where it is not compressed after all.
+        return sum(
+            max(length, _I64.unpack_from(body, offset)[0])
+            for offset, length in zip(places[::2], places[1::2], strict=True)
+            if length
+        )
+    except (struct.error, IndexError) as error:
+        raise NotAMessage(str(error)) from error
 
 
 def buffer_offsets(head: Any, layout: BatchLayout) -> list[tuple[int, int]]:

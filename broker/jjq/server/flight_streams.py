@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from jjq import wire
-from jjq.errors import InvalidArgument, JjqError, RecordTooLarge
+from jjq.errors import InvalidArgument, JjqError
 from jjq.log.projection import output_schema
 from jjq.log.requests import MorePartitions
 from jjq.log.resent import Unknowable, find
@@ -115,13 +115,13 @@ def _chunks(
         except StopIteration:
             return
         batch, about = chunk.data, chunk.app_metadata
-        size = (0 if batch is None else batch.nbytes) + (0 if about is None else about.size)
+        size = 0 if about is None else about.size
         if size > most:
             raise RecordTooLarge(
-                f"a batch has {size:,} bytes, the broker takes up to {most:,} (max_request_bytes) at once"
+                f"a message has {size:,} bytes, the broker takes up to {most:,} (max_request_bytes) at once"
             )
         if batch is not None:
-            check_batch(batch, call.served.settings.max_record_bytes)
+            check_batch(batch, call.served.settings.max_record_bytes, most)
         yield batch, about
 
 

@@ -42,6 +42,7 @@ STATUS = {
     "stopping": HTTPStatus.SERVICE_UNAVAILABLE,
 }
 
+_PASSING = frozenset(("stopping", "request_timeout"))  # the same request may succeed later
 _PATH = re.compile(r"(?<![\w.:/])/(?:[\w.@+-]+/)+[\w.@+-]*")
 _SHOWN = ("topic", "partition", "asked", "earliest", "lost", "expired", "retry_after", "channel")
 
@@ -54,6 +55,7 @@ class RequestError(InvalidArgument):
     def __init__(self, message: str, code: str = "invalid_request", **details: Any) -> None:
         super().__init__(message, **details)
         self.code = code
+        self.retryable = code in _PASSING
 
 
 def status_of(error: JjqError) -> int:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from jjq.errors import InvalidArgument, TopicDeleted
+from jjq.log import flat
 from jjq.model import Position, Positions
 from jjq.server.events import open_topic
 from jjq.server.gathering import Item
@@ -217,10 +218,12 @@ async def _push_arrow(request: Request) -> dict[str, Any]:
     given = request.arguments
     data = await request.body()
     try:
-        rows = await request.run(_arrow_table, data)
+        rows = await request.run(_arrow_table, data, request.parts.settings.max_request_bytes)
+    except RequestError:
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise RequestError(f"the body is no Arrow stream: {str(error).splitlines()[0]}") from error
-    request.caller.spend(rows.num_rows, len(data))
+    request.caller.spend(rows.num_rows, rows.nbytes)
 
     def push(topic: Topic) -> Positions:
         topic.refresh()
@@ -232,8 +235,15 @@ async def _push_arrow(request: Request) -> dict[str, Any]:
     return _pushed(await request.run(pushing, request.parts, given["topic"], push))
 
 
-def _arrow_table(data: bytes) -> pa.Table:
-    """The rows of an Arrow stream, checked: what a stranger sends may point anywhere."""
+def _arrow_table(data: bytes, most: int) -> pa.Table:
+    """The rows of an Arrow stream, checked: what a stranger sends may point anywhere, and may be large once it is unpacked."""
+    size = 0
+    for message in pa.ipc.MessageReader.open_stream(data):
+        size += flat.unpacked_bytes(message.metadata.to_pybytes(), memoryview(message.body or b""))
+        if size > most:
+            raise RequestError(
+                f"the body has more than the {most:,} bytes that are taken at once, unpacked", "request_too_large"
+            )
     with pa.ipc.open_stream(data) as reader:
         found = reader.read_all()
     found.validate(full=True)

@@ -189,6 +189,8 @@ class Request:
     async def body(self, most: int | None = None) -> bytes:
         """The whole body; raises RequestError when it is too large, or stops coming."""
         limit = self.parts.settings.max_request_bytes if most is None else most
+        if self.headers.get("content-encoding", "identity").strip().lower() != "identity":
+            raise RequestError("a body is taken as it is: send it without Content-Encoding", "unsupported_media_type")
         length = self.headers.get("content-length", "")
         if length.isdecimal() and int(length) > limit:
             raise _too_large(limit)

@@ -17,6 +17,7 @@ from jjq.server.http_records import instant
 from jjq.server.http_requests import Json, Request
 from jjq.store import Store
 from jjq.topic import Topic
+from jjq.values import shown
 
 table = Table("Topics")
 
@@ -74,7 +75,10 @@ _TYPES = {
 
 
 def columns_of(columns: dict[str, str]) -> pa.Schema:
-    return pa.schema([pa.field(name, _type_of(name, text)) for name, text in columns.items()])
+    try:
+        return pa.schema([pa.field(name, _type_of(name, text)) for name, text in columns.items()])
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"the name of a column holds half of a surrogate pair: {shown(error.object)}") from error
 
 
 def _type_of(name: str, text: str) -> pa.DataType:

@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import json
 import random
 import threading
 import uuid
@@ -397,7 +398,8 @@ def test_a_broker_that_stops_says_so(front: Front) -> None:
     with front.stream("/api/events") as events:
         stopping = threading.Thread(target=front.http.stop, args=(5.0,))
         stopping.start()
-        assert "stopping" in events.next().data
+        told = json.loads(events.next().data)
+        assert (told["code"], told["retryable"]) == ("stopping", True)
         with pytest.raises(StopIteration):
             events.next()
         stopping.join()

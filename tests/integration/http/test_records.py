@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import jjq
-from tests.fronts import Front
+from tests.fronts import Front, Fronting
 
 ARROW = "application/vnd.apache.arrow.stream"
 
@@ -174,6 +174,36 @@ def test_an_arrow_batch_of_a_writer_goes_in_once(front: Front) -> None:
     assert [each["id"] for each in front.json("GET", "/api/writers")["writers"]] == ["loader"]
     front.json("DELETE", "/api/writers/loader", status=204)
     assert front.code("DELETE", "/api/writers/loader") == (404, "writer_not_found")
+
+
+def test_an_arrow_stream_is_held_to_the_bound_when_it_is_unpacked(serve: Fronting) -> None:
+    front = serve(max_request_bytes=1 << 20)
+    headers, packed = {"content-type": ARROW}, pa.ipc.IpcWriteOptions(compression="zstd")
+    for rows, answer in ((100, None), (4000, (413, "request_too_large"))):
+        table = pa.table({"value": [bytes(1000)] * rows})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema, options=packed) as writer:
+            writer.write_table(table)
+        body = sink.getvalue().to_pybytes()
+        assert len(body) < 100_000
+        if answer is None:
+            assert front.json("POST", "/api/topics/t/records", content=body, headers=headers)["records"] == rows
+        else:
+            assert front.code("POST", "/api/topics/t/records", content=body, headers=headers) == answer
+
+
+def test_a_body_that_is_encoded_is_refused(front: Front) -> None:
+    headers = {"content-encoding": "gzip"}
+    assert front.code("POST", "/pub?topic=t", content=b"x", headers=headers) == (415, "unsupported_media_type")
+    front.json("POST", "/api/topics/t/records", content=b"x", headers={"content-encoding": "identity"})
+
+
+def test_a_column_whose_name_is_no_text_is_refused(front: Front) -> None:
+    body = {
+        "content": b'{"name": "t", "schema": {"\\ud800": "int32"}}',
+        "headers": {"content-type": "application/json"},
+    }
+    assert front.code("POST", "/api/topics", **body) == (400, "invalid_argument")
 
 
 @pytest.mark.parametrize("body", [b"", b"x", b"\xff" * 100, arrow(pa.table({"value": [b"x" * 100]}))[:-40]])

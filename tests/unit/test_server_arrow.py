@@ -1,0 +1,59 @@
+"""What strangers send as Arrow: lengths that lie, and buffers that become large once they are unpacked."""
+
+from __future__ import annotations
+
+import struct
+
+import pyarrow as pa
+import pytest
+
+import jjq
+from jjq.log.flat import unpacked_bytes
+from jjq.server.flight_append import check_batch
+
+ROWS = 12_345  # a number that is nothing else in a message
+
+
+def stream(batch: pa.RecordBatch, compression: str | None = None) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+@pytest.mark.parametrize("claimed", [2**31 - 2, 2**62, -5])
+@pytest.mark.parametrize("kind", [pa.binary(), pa.list_(pa.string()), pa.dictionary(pa.int32(), pa.string())], ids=str)
+def test_a_batch_that_lies_about_its_rows_is_refused_before_its_offsets_are_followed(
+    claimed: int, kind: pa.DataType
+) -> None:
+    """To ask how many bytes it has would read far behind its buffers, and end the process."""
+    values = pa.array([["xyz"] if pa.types.is_list(kind) else "xyz"] * ROWS).cast(kind)
+    told = stream(pa.record_batch([values], names=["value"]))
+    lie = told.replace(struct.pack("<q", ROWS), struct.pack("<q", claimed))
+    assert lie != told
+    with pa.ipc.open_stream(lie) as reader:
+        batch = reader.read_next_batch()
+    with pytest.raises(jjq.InvalidArgument, match="damaged"):
+        check_batch(batch, 1 << 20)
+
+
+def test_a_large_batch_is_refused_and_one_that_fits_is_not() -> None:
+    batch = pa.record_batch([pa.array([b"x" * 100] * 10)], names=["value"])
+    check_batch(batch, batch.nbytes)
+    with pytest.raises(jjq.RecordTooLarge):
+        check_batch(batch, batch.nbytes - 1)
+
+
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_what_a_message_unpacks_to_is_known_before_it_is_unpacked(compression: str | None) -> None:
+    values = pa.array([bytes(1000), b"x" * 1000] * 500)
+    for each in (values, values.dictionary_encode()):
+        batch = pa.record_batch([each, pa.nulls(1000, pa.int64())], names=["value", "number"])
+        told = [
+            (message.type, unpacked_bytes(message.metadata.to_pybytes(), memoryview(message.body or b"")))
+            for message in pa.ipc.MessageReader.open_stream(stream(batch, compression))
+        ]
+        assert told[0] == ("schema", 0)
+        size = sum(bytes_ for _, bytes_ in told)
+        assert batch.nbytes <= size + 64
+        assert size <= batch.nbytes + 16 * 64  # what aligns buffers

@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import itertools
 import json
+import resource
 import signal
 import socket
 import ssl
@@ -78,6 +79,17 @@ def test_it_says_where_it_listens_when_both_ports_are_open(store: Path) -> None:
         with jjq.open(store) as beside:  # as one more process on the directory
             assert [record.value for record in beside.create_subscriber("t").poll()] == [b"by flight"]
             assert beside.topic("events").offsets()[0].end == 1
+
+
+def test_it_takes_as_many_open_files_as_it_may_have(store: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 1000), hard))
+    try:
+        with serving(store, "--no-http", "--max-connections", str(1 << 17)) as broker:
+            assert resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE)[0] == min(hard, 65536)
+            assert any("ulimit -n" in said["message"] for said in broker.log())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_one_front_can_be_left_out(store: Path) -> None:

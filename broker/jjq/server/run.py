@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import logging
 import os
+import resource
 import signal
 import socket
 import threading
@@ -25,6 +26,8 @@ log = logging.getLogger("jjq.server")
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _GIVE_UP = 0  # no signal has this number
 _STOP_EXTRA_S = 5.0  # beyond the grace, for what a front does when that is over
+_MOST_FILES = 65536  # as conf/jjq.service has it
+_OTHER_FILES = 500  # of segments and locks
 # Of each front its class, in the module of its name, and what it needs. Imported when it is served: HTTP's packages are
 # an extra, and either takes its time.
 _FRONTS = {
@@ -145,6 +148,7 @@ def serve(settings: ServerSettings, ready: Callable[[Addresses], None]) -> None:
     A second signal ends the process at once, which loses nothing that was acknowledged. Raises JjqError when a front ended by
     itself: whoever supervises the process is to start it again.
     """
+    allow_files(settings)
     with _Signals() as signals:
         broker = Broker(settings, signals.give_up)
         addresses = broker.start()
@@ -159,6 +163,20 @@ def serve(settings: ServerSettings, ready: Callable[[Addresses], None]) -> None:
         finally:
             broker.stop()
         log.info("stopped")
+
+
+def allow_files(settings: ServerSettings) -> None:
+    """Lets this process have as many files open as it may: what it begins with is often 1024, and each connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = most
+    if soft != resource.RLIM_INFINITY and soft < settings.max_connections + _OTHER_FILES:
+        log.warning(
+            "this process may have %d files open, too few for max_connections (%d) and the segments; raise `ulimit -n`",
+            soft, settings.max_connections,
+        )  # fmt: skip
 
 
 class _Signals:

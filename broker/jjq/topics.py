@@ -168,7 +168,7 @@ def say_unknown(store: Store, topic: Topic) -> None:
     waits = topic.config.retention_waits
     if isinstance(waits, bool):
         return
-    known = {each.name for each in (*store.subscribers(topic.name), *store.channels(topic.name))}
+    known = {each.name for each in store.subscribers(topic.name)} | {each.name for each in store.channels(topic.name)}
     for name in waits:
         if name not in known:
             _log.warning(

@@ -281,6 +281,31 @@ def test_two_brokers_on_one_store_serve_all_of_it(store: Path) -> None:
 # --- who may ---------------------------------------------------------------------------------------------------------
 
 
+def test_a_client_that_meets_the_wrong_end_of_tls_is_told_what_to_change(
+    store: Path, certificates: Certificates, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """At once, where it was never connected: waiting would not help."""
+    (tmp_path / "none.pem").write_text("nothing")
+    with pytest.raises(jjq.InvalidArgument, match="holds no certificate in PEM"):
+        jjq.connect("jjq+tls://localhost:1", tls_ca=tmp_path / "none.pem")
+    other = made_in(tmp_path / "other")
+    with serving(store, "--tls-cert", certificates.server, "--tls-key", certificates.server_key) as broker:
+        address = broker.flight.partition("://")[2]
+        with pytest.raises(jjq.BrokerUnavailable, match="vouches for it is tls_ca, or JJQ_TLS_CA"):
+            jjq.connect(broker.flight, tls_ca=other.authority)
+        with pytest.raises(jjq.BrokerUnavailable, match=r"With TLS it would be jjq\+tls"):
+            jjq.connect(f"jjq://{address}", retry_s=0)
+        broker.log()  # every line of which is JSON
+    with serving(store) as broker:
+        address = broker.flight.partition("://")[2]
+        with pytest.raises(jjq.BrokerUnavailable, match=f"its address would be jjq://{address}"):
+            jjq.connect(f"jjq+tls://{address}", tls_ca=certificates.authority)
+        with pytest.raises(jjq.BrokerUnavailable, match="this is no Flight port"):
+            jjq.connect(broker.http.replace("http://", "jjq://"))
+        broker.log()
+    assert capfd.readouterr().err == ""
+
+
 def test_tls_is_on_both_ports_and_plain_connections_get_nothing(store: Path, certificates: Certificates) -> None:
     token = token_of(store, "a", admin="*")
     trusting = ssl.create_default_context(cafile=certificates.authority)

@@ -25,6 +25,8 @@ def connect(
     `tls_key` one's own, where the broker asks for it.
     Raises InvalidArgument, BrokerUnavailable, Unauthorized.
     """
+    # gRPC would write lines of its own on the standard error; what there is to say, errors and our logger say.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from jjq.client.store import RemoteStore  # only here: Flight takes its time to be imported
 
     return RemoteStore(

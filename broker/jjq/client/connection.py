@@ -36,6 +36,10 @@ _PING_S = 7.0  # a broker takes a client that says nothing for 30 s for dead
 _PING_ANSWER_S = 5.0
 _WAIT_S = 5.0  # one request waits so long at most; the next goes on
 _WAIT_MAIN_S = 1.0  # in the main thread less: a signal is only heard between two requests
+_GUESSES = {  # by whether the address is one with TLS
+    False: "is `jjq serve` running there? With TLS it would be jjq+tls://",
+    True: "is `jjq serve` running there? It may ask for a certificate of the client's",
+}
 _NO_FORKS = (
     "gRPC does not survive a fork: start processes that connect with multiprocessing's spawn or forkserver, or connect in the "
     "children only"
@@ -203,11 +207,14 @@ class Connection:
                 raise BrokerUnavailable(f"what listens at {self.address} is no jjq broker") from trouble
             now = time.monotonic()
             deadline = now + self._retry_s if deadline is None else deadline
-            if now + pause > deadline:
+            hint = _hint(trouble, self.address)
+            if now + pause > deadline or (
+                hint and not self.broker
+            ):  # which was never reached, and will not be like this
                 unknown = "" if safe else "; what was asked may be done or not"
                 raise BrokerUnavailable(
-                    f"the broker at {self.address} cannot be reached ({_reason(trouble)}){unknown}; is `jjq serve` running "
-                    f"there?",
+                    f"the broker at {self.address} cannot be reached ({_reason(trouble)}){unknown}; "
+                    f"{hint or _GUESSES[self.address.tls]}",
                     outcome="not done" if safe else "unknown",
                 ) from trouble
             log.info("the connection to %s is lost (%s); trying again in %.2f s", self.address, _reason(trouble), pause)
@@ -350,9 +357,27 @@ def known_error(error: Exception) -> JjqError | None:
 def _reason(error: Exception) -> str:
     """The end of gRPC's long story."""
     text = " ".join(str(error).split())
-    found = re.search(r"(Connection refused|Connection reset by peer|Deadline Exceeded|Socket closed|Name or service not known|"
-                      r"DNS resolution failed|stopping|handshake failed|Connection timed out)", text)  # fmt: skip
+    found = re.search(
+        r"(Connection refused|Connection reset by peer|Deadline Exceeded|Socket closed|Name or service not known|"
+        r"Domain name not found|DNS resolution failed|stopping|Connection timed out|wrong version number|"
+        r"certificate verify failed.*|Peer name .* is not in peer certificate|handshake failed)",
+        text,
+    )
     return found.group(1) if found else text[:200]
+
+
+def _hint(error: Exception, address: Address) -> str:
+    """What to change where something listens that will never be this broker for this client; empty: it may be back soon."""
+    text = str(error)
+    if "certificate verify failed" in text:
+        return "its certificate is not one to trust here: the authority that vouches for it is tls_ca, or JJQ_TLS_CA"
+    if "is not in peer certificate" in text:
+        return "connect by a name that its certificate has"
+    if "wrong version number" in text:
+        return f"it does not serve with TLS: its address would be jjq://{address.host}:{address.port}"
+    if "missing selected ALPN property" in text or "Expected SETTINGS frame" in text:
+        return "this is no Flight port: that of HTTP is another one"
+    return ""
 
 
 def _client_options(
@@ -380,4 +405,7 @@ def _client_options(
                 options[name] = Path(path).read_bytes()
             except OSError as error:
                 raise InvalidArgument(f"{os.fspath(path)!r} cannot be read: {error.strerror}") from error
+            what = "PRIVATE KEY" if name == "private_key" else "CERTIFICATE"
+            if f"{what}-----".encode() not in options[name]:
+                raise InvalidArgument(f"{os.fspath(path)!r} holds no {what.lower()} in PEM")
     return options

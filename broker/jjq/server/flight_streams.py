@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from jjq import wire
-from jjq.errors import InvalidArgument, JjqError
+from jjq.errors import InvalidArgument, JjqError, RecordTooLarge
 from jjq.log.projection import output_schema
 from jjq.log.requests import MorePartitions
 from jjq.log.resent import Unknowable, find

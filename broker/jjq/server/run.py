@@ -233,6 +233,8 @@ def check_exposure(settings: ServerSettings, has_tokens: bool) -> None:
 
 def front_kinds(settings: ServerSettings) -> dict[str, NewFront]:
     """The fronts that settings ask for; raises InvalidArgument for one whose packages are not installed."""
+    # Whoever connects without TLS, or with none that fits, would have gRPC write lines that are not JSON.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     found: dict[str, NewFront] = {}
     for name, (class_name, needs) in _FRONTS.items():
         if getattr(settings, name):

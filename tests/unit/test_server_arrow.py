@@ -34,14 +34,14 @@ def test_a_batch_that_lies_about_its_rows_is_refused_before_its_offsets_are_foll
     with pa.ipc.open_stream(lie) as reader:
         batch = reader.read_next_batch()
     with pytest.raises(jjq.InvalidArgument, match="damaged"):
-        check_batch(batch, 1 << 20)
+        check_batch(batch, 1 << 20, 1 << 20)
 
 
 def test_a_large_batch_is_refused_and_one_that_fits_is_not() -> None:
     batch = pa.record_batch([pa.array([b"x" * 100] * 10)], names=["value"])
-    check_batch(batch, batch.nbytes)
+    check_batch(batch, 100, batch.nbytes)
     with pytest.raises(jjq.RecordTooLarge):
-        check_batch(batch, batch.nbytes - 1)
+        check_batch(batch, 100, batch.nbytes - 1)
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])

@@ -28,7 +28,7 @@ _MODIFY = 0x00000002
 _IGNORED = 0x00008000
 _OVERFLOW = 0x00004000
 _EVENT = struct.Struct("iIII")
-_READ_BYTES = 64 << 10
+_READ_BYTES = 4 << 10  # some two hundred events; where there are more, the next wait reads on
 
 # Even where the kernel tells, a look now and then: a lost event then costs seconds and not for ever. A look takes 0.15 ms of
 # CPU, so with one a second a hundred that wait would keep a core at 1.5 %.
@@ -61,6 +61,7 @@ class _Watcher:
         for fd in (self._fd, self._interrupts):
             self._poll.register(fd, select.POLLIN)
         self._led = False  # whether some thread reads
+        self._unread = False  # whether one has left what there is to be read by who listens next
         self._following: Counter[Listener] = Counter()  # threads that wait to be told, by what they listen with
         self._reads_always = False
 
@@ -82,7 +83,10 @@ class _Watcher:
                     self._libc.inotify_rm_watch(self._fd, number)
 
     def sleep(self, listener: Listener, armed: int, seconds: float) -> bool:
-        """`Listener.sleep`, with this thread as the one that reads, or told by it."""
+        """`Listener.sleep`, with this thread as the one that reads, or told by it.
+
+        Who waits alone does not even read: it is most likely for it, and it looks first.
+        """
         until = time.monotonic() + seconds
         while not listener.woken(armed) and (left := until - time.monotonic()) > 0:
             with self._mutex:
@@ -91,7 +95,8 @@ class _Watcher:
                     self._following[listener] += 1
             try:
                 if leads:
-                    self._read(listener, armed, left)
+                    if self._read(listener, armed, left):
+                        return True
                 else:
                     listener.wait(lambda: listener.woken(armed) or not self._led, left)
             finally:
@@ -111,25 +116,40 @@ class _Watcher:
         if following is not None:
             following.wait_no_more()
 
-    def _read(self, listener: Listener, armed: int, seconds: float) -> None:
-        """Until there is something to tell, whoever it is for, or the listener is woken by its process."""
+    def _read(self, listener: Listener, armed: int, seconds: float) -> bool:
+        """Until there is something to tell, whoever it is for, or the listener is woken by its process; True if it was left
+        unread."""
         if not listener.ring_when_woken(self._interrupt, armed):
-            return
+            return False
         try:
             ready = self._poll.poll(seconds * 1000)
         finally:
             listener.ring_no_more(self._interrupt)
+        left = False
         for fd, _ in ready:
-            with contextlib.suppress(BlockingIOError):
-                if fd == self._interrupts:
+            if fd == self._interrupts:
+                with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(fd)
-                else:
-                    self._tell(os.read(fd, _READ_BYTES))
+            elif self._following or not listener.told:  # the last: it reads for coroutines
+                self._tell()
+            else:
+                left = self._unread = True
+        return left
+
+    def read_on(self) -> None:
+        """Tells of what was left unread."""
+        if self._unread:
+            self._unread = False
+            self._tell()
 
     def _interrupt(self) -> None:
         os.eventfd_write(self._interrupts, 1)
 
-    def _tell(self, data: bytes) -> None:
+    def _tell(self) -> None:
+        try:
+            data = os.read(self._fd, _READ_BYTES)
+        except BlockingIOError:  # somebody else has read it
+            return
         woken: set[Listener] = set()
         at = 0
         with self._mutex:
@@ -197,6 +217,8 @@ class Listener:
     def arm(self) -> int:
         """Begins to listen. What is written from here on ends a sleep with the number returned, so the caller looks once
         more before it."""
+        if _watcher is not None:
+            _watcher.read_on()
         while True:
             armed = (
                 self._wakes
@@ -219,7 +241,7 @@ class Listener:
                 return armed
 
     def sleep(self, armed: int, seconds: float) -> bool:
-        """Until something was written since `armed` (True), or the time is over."""
+        """Until something was written since `armed` (True; it may be in other files), or the time is over."""
         watcher = _watcher if self.told else None
         if watcher is not None:
             return watcher.sleep(self, armed, seconds)

@@ -1,6 +1,7 @@
 """Waiting: woken by a write to a file, by a call, or by nothing; never busy, never asleep over what was written."""
 
 import asyncio
+import os
 import queue
 import subprocess
 import sys
@@ -137,6 +138,35 @@ def test_threads_and_coroutines_are_woken_side_by_side(tmp_path: Path) -> None:
     asyncio.run(both())
     for listener in (of_thread, of_coroutine):
         listener.close()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
+def test_what_who_waits_alone_has_not_read_is_told_when_it_listens_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake, "_watcher", None)  # another than one that a thread reads for coroutines
+    bells = [tmp_path / "mine", tmp_path / "other"]
+    for bell in bells:
+        bell.touch()
+    mine, other = (Listener(lambda bell=bell: [bell]) for bell in bells)
+    armed, heard = mine.arm(), other.arm()
+    for bell in bells:
+        bell.write_bytes(b"x")
+    assert mine.sleep(armed, 60)
+    assert not other.woken(heard)  # nobody waits with it, so it can be told later
+    armed = mine.arm()
+    assert other.woken(heard)
+    assert not mine.sleep(armed, 0.05)
+    bells[0].write_bytes(b"y")
+    assert mine.sleep(armed, 60)
+    armed = other.arm()
+    assert not other.sleep(armed, 0.05)
+    for each in (mine, other):
+        each.close()
+    watcher = wake._watcher
+    assert watcher is not None
+    for fd in (watcher._fd, watcher._interrupts):
+        os.close(fd)
 
 
 def test_a_file_that_cannot_be_watched_is_looked_at_instead(tmp_path: Path) -> None:

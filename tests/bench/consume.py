@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import random
@@ -16,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 import jjq
+from jjq.log.format import ENTRY_SIZE
 from tests.bench.channels import VALUE_BYTES, fill, redis_server
 from tests.bench.contention import processes
 from tests.bench.run import Run, percentile, rate, seconds
@@ -116,6 +118,48 @@ os.write(1, b"ready\\n")
 while os.read(fifo, 1) == b"x":
     os.write(1, b"%d\\n" % time.monotonic_ns())
 """
+_FILES_WAITER = """
+import ctypes, os, select, sys, time
+
+libc = ctypes.CDLL(None)
+told = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+libc.inotify_add_watch(told, os.fsencode(sys.argv[1] + "/index"), 2)
+poll = select.poll()
+poll.register(told, select.POLLIN)
+data, index = (os.open(sys.argv[1] + name, os.O_RDONLY) for name in ("/data", "/index"))
+known = 0
+os.write(1, b"ready\\n")
+while True:
+    poll.poll()
+    os.read(told, 4096)
+    end = os.lseek(index, 0, os.SEEK_END)
+    if end > known:
+        entry = os.pread(index, end - known, known)
+        known = end
+        os.pread(data, int.from_bytes(entry[8:16], "little"), int.from_bytes(entry[:8], "little"))
+        os.write(1, b"%d\\n" % time.monotonic_ns())
+"""
+
+
+class BareFiles:
+    """The system calls of a push without a sync, with as many bytes, and nothing else."""
+
+    def __init__(self, directory: Path, message: int) -> None:
+        names = ("lock", "data", "index")
+        self._lock, self._data, self._index = (os.open(directory / name, os.O_RDWR | os.O_CREAT) for name in names)
+        self._message = os.urandom(message)
+
+    def push(self) -> None:
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        at, end = os.lseek(self._data, 0, os.SEEK_END), os.lseek(self._index, 0, os.SEEK_END)
+        os.pwrite(self._data, self._message, at)
+        entry = at.to_bytes(8, "little") + len(self._message).to_bytes(8, "little")
+        os.pwrite(self._index, entry.ljust(ENTRY_SIZE), end)
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        for fd in (self._lock, self._data, self._index):
+            os.close(fd)
 
 
 @contextlib.contextmanager
@@ -146,20 +190,28 @@ def wake(run: Run) -> list[Row]:
     times = run.amount(300, 5)
     with run.place() as place, jjq.open(place / "store") as store, contextlib.ExitStack() as stack:
         topic = store.create_topic("measured", sync="none")
-        store.create_subscriber("measured", "waiter").close()
+        value = os.urandom(VALUE_BYTES)
+        topic.push(value)
+        before = topic.segments()[0].bytes
+        topic.push(value)
+        message = topic.segments()[0].bytes - before
+        store.create_subscriber("measured", "waiter", start="latest").close()
         waiter = stack.enter_context(child(_WAITER, str(place / "store")))
         os.mkfifo(place / "fifo")
         reader = stack.enter_context(child(_FIFO_WAITER, str(place / "fifo")))
         fifo = os.open(place / "fifo", os.O_WRONLY)
         stack.callback(os.close, fifo)
-        for each in (waiter, reader):
+        bare = BareFiles(place, message)
+        stack.callback(bare.close)
+        looker = stack.enter_context(child(_FILES_WAITER, str(place)))
+        for each in (waiter, reader, looker):
             assert each.stdout is not None
             each.stdout.readline()
-        value = os.urandom(VALUE_BYTES)
         figures = run.interleave(
             {
                 "jjq": lambda: wakes(waiter, lambda: topic.push(value), times),
                 "fifo": lambda: wakes(reader, lambda: os.write(fifo, b"x"), times),
+                "files": lambda: wakes(looker, bare.push, times),
             },
             rounds=9,
         )
@@ -168,6 +220,9 @@ def wake(run: Run) -> list[Row]:
             [percentile(each, percent) for each in figures["jjq"]],
             [percentile(each, percent) for each in figures["fifo"]], target)
         for percent, target in ((50, at_most(3)), (99, at_most_more(0.01)))
+    ] + [
+        Row("the same system calls alone to wake-up, p50", "a bare FIFO, p50", "s",
+            [percentile(each, 50) for each in figures["files"]], [percentile(each, 50) for each in figures["fifo"]]),
     ]  # fmt: skip
 
 

@@ -25,6 +25,7 @@ log = logging.getLogger("jjq.server")
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _GIVE_UP = 0  # no signal has this number
+_ARENA_MAX = -8  # of glibc's malloc.h
 _STOP_EXTRA_S = 5.0  # beyond the grace, for what a front does when that is over
 _MOST_FILES = 65536  # as conf/jjq.service has it
 _OTHER_FILES = 500  # of segments and locks
@@ -149,6 +150,7 @@ def serve(settings: ServerSettings, ready: Callable[[Addresses], None]) -> None:
     itself: whoever supervises the process is to start it again.
     """
     allow_files(settings)
+    _share_arenas()
     with _Signals() as signals:
         broker = Broker(settings, signals.give_up)
         addresses = broker.start()
@@ -177,6 +179,15 @@ def allow_files(settings: ServerSettings) -> None:
             "this process may have %d files open, too few for max_connections (%d) and the segments; raise `ulimit -n`",
             soft, settings.max_connections,
         )  # fmt: skip
+
+
+def _share_arenas() -> None:
+    """Has glibc's malloc keep two heaps for all threads, and not one or more for each: every batch that comes by Flight is of some
+    thread of gRPC's, and each heap would keep what its largest ones took."""
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_ARENA_MAX, 2)
 
 
 class _Signals:

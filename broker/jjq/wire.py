@@ -31,7 +31,7 @@ MORE_PARTITIONS = "more_partitions"  # the one answer that is no JjqError: choos
 
 # Whether a message, or its answer, is the short form of one value (see `OneValue`): JSON never begins so.
 _ONE = 1
-_ONE_VALUE = struct.Struct("<BIIqqq")
+_ONE_VALUE = struct.Struct("<BIIqq")
 _ONE_ANSWER = struct.Struct("<Bqq")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
@@ -129,19 +129,18 @@ def decode(data: bytes | pa.Buffer) -> Any:
 
 class OneValue(NamedTuple):
     """A push of one value without a key and headers, which most single ones are, in the short form: for a message that is
-    sent once a tenth of the time goes into JSON and columns that a batch takes. `number` is the request's, `done` and `since`
-    as they are there."""
+    sent once a tenth of the time goes into JSON and columns that a batch takes. `number` is the request's, `done` as it is
+    there."""
 
     partition: int
     among: int
     number: int
     done: int
-    since: int
     value: bytes
 
     def pack(self) -> bytes:
-        partition, among, number, done, since, value = self
-        return _ONE_VALUE.pack(_ONE, partition, among, number, done, since) + value
+        partition, among, number, done, value = self
+        return _ONE_VALUE.pack(_ONE, partition, among, number, done) + value
 
     @classmethod
     def unpack(cls, data: bytes) -> OneValue | None:
@@ -149,12 +148,12 @@ class OneValue(NamedTuple):
         if data[:1] != b"\1":
             return None
         try:
-            _, partition, among, number, done, since = _ONE_VALUE.unpack_from(data)
+            _, partition, among, number, done = _ONE_VALUE.unpack_from(data)
         except struct.error as error:
             raise InvalidArgument(f"this is no message of a jjq client: {error}") from error
-        if min(number, done, since) < 0:
+        if min(number, done) < 0:
             raise InvalidArgument("this is no message of a jjq client: a number below zero")
-        return cls(partition, among, number, done, since, data[_ONE_VALUE.size :])
+        return cls(partition, among, number, done, data[_ONE_VALUE.size :])
 
 
 def pack_answer(start: int, timestamp: int) -> bytes:

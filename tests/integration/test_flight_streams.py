@@ -43,7 +43,7 @@ class Appending:
         return wire.unpack_answer(self.reader.read().to_pybytes())
 
     def value(self, number: int, value: bytes, among: int = 1) -> dict[str, Any]:
-        return self.send(wire.OneValue(0, among, number, number, 0, value).pack())
+        return self.send(wire.OneValue(0, among, number, number, value).pack())
 
 
 def values(front: Front, topic: str) -> list[bytes]:
@@ -67,7 +67,7 @@ def test_a_single_value_that_cannot_go_in_is_answered_and_the_stream_goes_on(fro
     shaped = front.store.create_topic("shaped", schema=pa.schema([("n", pa.int64())]))
     stream = Appending(front, topic["id"])
     assert stream.value(1, b"x" * 101)["error"]["code"] == "record_too_large"
-    assert stream.send(wire.OneValue(7, 1, 2, 2, 0, b"a").pack())["error"]["code"] == "invalid_argument"
+    assert stream.send(wire.OneValue(7, 1, 2, 2, b"a").pack())["error"]["code"] == "invalid_argument"
     for message in (b"\x01", b"\x01" * 20, b"\x01" + b"\xff" * 60, b"{}", b"[1]"):
         assert stream.send(message)["error"]["code"] == "invalid_argument"
     assert stream.value(3, b"a")["start"] == 0

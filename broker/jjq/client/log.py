@@ -94,7 +94,7 @@ class Streams:
 
             def act(client: flight.FlightClient, repeated: bool) -> dict[str, Any]:
                 if not repeated:
-                    one = wire.OneValue(partition, among, number.id, number.done, since, value)
+                    one = wire.OneValue(partition, among, number.id, number.done, value)
                     return self._send(client, key, _PLAIN, None, one.pack())
                 about = {
                     "partition": partition, "among": among, "since": since, "broker": broker, "id": number.id,

@@ -19,7 +19,7 @@ from jjq.log.format import BATCH, CLOSE, ENTRY_SIZE, NO_TS, OPEN, SYNC, SYNCED, 
 from jjq.log.stream import stream_paths
 from jjq.model import Segment
 
-_LARGE_BYTES = 1 << 20  # the disk begins with so much at once
+LARGE_BYTES = 1 << 20  # the disk begins with so much at once
 _JOIN_BYTES = 64 << 10  # up to here one joined write is cheaper than a vector of parts
 
 
@@ -188,7 +188,7 @@ class ActiveFile:
             files.pwrite(self._fd, b"".join(buffers), start)
         else:
             files.pwrite_all(self._fd, buffers, start)
-        if not sync and position - start >= _LARGE_BYTES:
+        if not sync and position - start >= LARGE_BYTES:
             files.begin_writing(
                 self._fd, start, position - start
             )  # or the sync at its end would wait for all of the file

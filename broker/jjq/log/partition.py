@@ -16,7 +16,7 @@ from typing import Any
 from jjq import files
 from jjq.clock import now_us
 from jjq.errors import DamagedSegment, StoreError
-from jjq.log.active import ActiveFile
+from jjq.log.active import LARGE_BYTES, ActiveFile
 from jjq.log.contracts import LogCatalog, LogSettings, PartitionState, TopicFacts
 from jjq.log.format import NO_MARK
 from jjq.log.recovery import copy_whole, survey
@@ -384,8 +384,8 @@ class PartitionLog:
     def sync(self) -> None:
         """Puts on disk what was appended without a sync, by any process."""
         active = self._active
-        if active is not None:
-            files.wait_written(active.path)  # most of it, while others append: what is left under the lock is little
+        if active is not None and active.length - active.synced_position >= LARGE_BYTES:
+            files.wait_written(active.path)  # while others append: what is left under the lock is little
         with self._leader, files.translated("sync", self.directory), self.locked():
             row = self._catalog.partition(self.topic_id, self.partition)
             if row.active is None or row.boot_id != self._boot_id:

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
-from jjq.errors import BrokerUnavailable, Forbidden, InvalidArgument, JjqError, StoreClosed, TooManyRequests
+from jjq.errors import BrokerUnavailable, Forbidden, InvalidArgument, StoreClosed, TooManyRequests
 from jjq.values import whole
 
 SILENCE_S = 30.0  # clients show that they live four times in that time
@@ -176,7 +176,7 @@ class Session:
         for each in handles:
             try:
                 each.close()
-            except (JjqError, OSError):
+            except Exception:  # the others are to be closed all the same
                 log.warning("a handle of session %s did not close as it should", self.id, exc_info=True)
 
 

@@ -182,7 +182,7 @@ class _Appending:
         return wire.encode({"start": start, "timestamp": timestamp})
 
     def _append_value(self, one: wire.OneValue) -> tuple[int, int]:
-        partition, among, number, done, _, value = one
+        partition, among, number, done, value = one
         if self._session is None or self._producer is None:
             raise InvalidArgument("a single value is sent with a session and a producer")
         call, mark = self._call, (self._producer, number)

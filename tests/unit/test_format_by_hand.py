@@ -9,13 +9,17 @@ from pathlib import Path
 import google_crc32c
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import jjq
+from jjq.log import format as fmt
 
 crc = google_crc32c.value
 extend = google_crc32c.extend
 RESIDUE = 0x48674BC7
 OPEN, BATCH, CLOSE = 1, 2, 3
+LARGE = bytes(range(256)) * 8192
 
 
 @pytest.fixture
@@ -25,6 +29,7 @@ def partition(tmp_path: Path) -> Path:
         topic = store.create_topic("events")
         topic.push(b"one")
         topic.push_many([b"two", None], keys=[b"k", None])
+        topic.push_many([LARGE, LARGE])
         topic.push_table(pa.table({"value": [b"x", b"y"]}), writer_id="w", batch_id=0)
         topic.push(b"last", headers={"h": b"v"})
         return topic.directory(0)
@@ -91,7 +96,7 @@ def test_files_follow_one_another_and_any_arrow_reader_opens_them(partition: Pat
     ]
     assert all(table.schema.names == columns for table in tables)
     assert [value for table in tables for value in table["value"].to_pylist()] == [
-        b"one", b"two", None, b"x", b"y", b"last",
+        b"one", b"two", None, LARGE, LARGE, b"x", b"y", b"last",
     ]  # fmt: skip
 
 
@@ -116,4 +121,10 @@ def test_a_sealed_file_and_its_row_agree(partition: Path) -> None:
     assert (count, rows, first_row) == (4, 2, 0)
     blank = base64.b64encode(field[:4] + bytes(4) + field[8:])
     assert head_crc == crc(head[:at] + blank + head[at + characters :])
-    assert active == (streams(partition)[1].stem, 5)
+    assert active == (streams(partition)[1].stem, 7)
+
+
+@given(st.binary(max_size=100), st.binary(max_size=5000))
+def test_the_checksum_of_bytes_that_are_joined_is_that_of_their_checksums(first: bytes, second: bytes) -> None:
+    found = fmt.joined(fmt.crc32c(first), fmt.crc32c(second), len(second))
+    assert found == google_crc32c.value(first + second)

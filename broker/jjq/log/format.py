@@ -45,6 +45,41 @@ crc32c = google_crc32c.value
 extend = google_crc32c.extend
 
 
+_POLYNOMIAL = 0x82F63B78  # Castagnoli's, the lowest bit first
+
+
+def _times(a: int, b: int) -> int:
+    """The product of two polynomials modulo Castagnoli's, of each the highest power in the lowest bit."""
+    product = 0
+    for power in range(31, -1, -1):
+        if a >> power & 1:
+            product ^= b
+        b = b >> 1 ^ (_POLYNOMIAL if b & 1 else 0)
+    return product
+
+
+@functools.cache
+def _behind_power(power: int) -> int:
+    """What the CRC of bytes is multiplied by when 2^power others follow them: x to the power of their bits."""
+    half = _behind_power(power - 1) if power else 0
+    return _times(half, half) if power else 1 << 23
+
+
+@functools.lru_cache(maxsize=256)
+def _behind(length: int) -> int:
+    """The same for any number of them."""
+    found = 1 << 31  # the polynomial 1
+    for power in range(length.bit_length()):
+        if length >> power & 1:
+            found = _times(found, _behind_power(power))
+    return found
+
+
+def joined(first: int, second: int, length: int) -> int:
+    """The CRC of bytes whose CRC is `first`, and `length` more whose own is `second`: large ones need be read only once."""
+    return _times(_behind(length), first) ^ second
+
+
 class Encoded(NamedTuple):
     """A record batch message before it has its place: `head` is prefix and metadata, `body` the buffers after it.
 
@@ -107,8 +142,9 @@ def encode(
     return Encoded(head, body, batch.num_rows, min_ts, max_ts, head.find(placeholder), 0)
 
 
-def place(message: Encoded, field: ActiveField) -> bytes:
-    """The message's head with the field written into it: it belongs to this offset of this partition."""
+def place(message: Encoded, field: ActiveField, body: tuple[int, int] | None = None) -> bytes:
+    """The message's head with the field written into it: it belongs to this offset of this partition. `body`: its CRC and
+    length, where they are known."""
     head = message.head
     at = message.field_at
     end = at + _ACTIVE_CHARS
@@ -119,8 +155,11 @@ def place(message: Encoded, field: ActiveField) -> bytes:
     )  # fmt: skip
     head[at:end] = b2a_base64(packed, newline=False) + _NO_CRC
     crc = crc32c(bytes(head))
-    for part in message.body:
-        crc = extend(crc, part)
+    if body is not None:
+        crc = joined(crc, *body)
+    else:
+        for part in message.body:
+            crc = extend(crc, part)
     head[end - _CRC_CHARS : end] = b2a_base64(_ACTIVE_CRC.pack(crc), newline=False)
     return bytes(head)
 

@@ -226,6 +226,19 @@ def test_a_token_pushes_as_much_as_its_rate_and_is_told_when_to_come_again(
     caller.spend(1, 1)
 
 
+def test_what_a_stream_pushes_is_asked_and_counted_at_once(make: Callable[..., Guard], file: TokenFile) -> None:
+    secret, token = file.create("a", write=("mine.*",), records_per_s=10)
+    caller = make().caller(secret)
+    with pytest.raises(Forbidden):
+        caller.may_push("other", 10, 1)  # and nothing is counted
+    caller.may_push("mine.t", 10, 1)
+    with pytest.raises(TooManyRequests):
+        caller.may_push("mine.t", 1, 1)
+    file.revoke(token.name)
+    with pytest.raises(Unauthorized):
+        caller.may_push("mine.t", 1, 1)
+
+
 def test_a_push_larger_than_a_second_brings_goes_through_and_the_next_waits_for_it(
     make: Callable[..., Guard], clock: Clock
 ) -> None:  # fmt: skip

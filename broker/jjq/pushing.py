@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from jjq.topic import Headers, Timestamp, Topic
 
 _MOST_BYTES = (1 << 31) - (1 << 20)  # of a message: Arrow's offsets have 32 bits
-_APPEND_BYTES = 32 << 20  # a larger table is staged and linked: atomic, and it holds no lock while it is written
 
 
 def push_many(
@@ -105,7 +104,7 @@ def push_table(
         stamps = data.column(timestamp)
     table = topic.retry_schema(lambda: prepare(topic, data, key=key, timestamps=stamps))
     topic.check_size(table.nbytes, topic.config.max_batch_bytes, "the batch")
-    if writer_id is not None or batch_id is not None or table.nbytes > _APPEND_BYTES:
+    if writer_id is not None or batch_id is not None or table.nbytes > store._append_bytes:
         topic.catch_up()
         with store.stage(default_partition=topic.choose(partition, None)[0]) as stage:
             user = table.select(list(range(len(SYSTEM_FIELDS), table.num_columns)))

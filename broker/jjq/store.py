@@ -84,6 +84,9 @@ def open_store(
 class Store:
     """An open store; safe among threads, usable in forked children. Close it, or use it in a `with` block."""
 
+    # A larger table is staged and linked: that is atomic, and holds no lock while it is written.
+    _append_bytes = 32 << 20
+
     def __init__(
         self, path: Path, *, create: bool = True, read_only: bool | None = None, lock_fd: int | None = None,
         hot_bytes: int = DEFAULT_BYTES, create_topics: bool = True,

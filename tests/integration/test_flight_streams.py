@@ -135,6 +135,19 @@ def test_what_the_broker_takes_bounds_every_way_to_push(front: Front) -> None:
     assert values(front, "t") == []
 
 
+def test_a_table_goes_in_by_requests_as_large_as_the_broker_takes(tmp_path: Path) -> None:
+    made = Front(tmp_path / "store", max_record_bytes=8192, max_request_bytes=20_000)
+    try:
+        with jjq.connect(f"jjq://127.0.0.1:{made.port}") as store:
+            topic = store.create_topic("t")
+            small, large = [b"s"] * 1000, [b"x" * 8000] * 10
+            topic.push_table(pa.table({"value": [*small, *large, *small]}))
+            topic.push_table(pa.table({"value": large[:1]}))
+        assert values(made, "t") == [*small, *large, *small, *large[:1]]
+    finally:
+        made.close()
+
+
 def test_published_texts_count_for_the_rate(front: Front) -> None:
     def publish_all() -> None:
         for _ in range(1000):

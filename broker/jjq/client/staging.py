@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -49,14 +50,15 @@ class RemoteStage(Stage):
             "owner": self._owner,
         }  # fmt: skip
         descriptor = flight.FlightDescriptor.for_command(wire.encode({"stage": about}))
-        rows = max(1, int(_MESSAGE_BYTES / max(1.0, table.nbytes / max(1, len(table)))))
         connection = self._remote.connection
+        most = min(_MESSAGE_BYTES, self._remote._append_bytes)
 
         def act(client: flight.FlightClient, _: bool) -> None:
             writer, reader = client.do_put(descriptor, table.schema, connection.options())
             try:
-                for batch in table.to_batches(rows):
-                    writer.write_batch(batch)
+                for batch in table.to_batches():
+                    for piece in _pieces(batch, most):
+                        writer.write_batch(piece)
                 writer.done_writing()
                 told = reader.read()
             except (flight.FlightError, pa.ArrowException, OSError):
@@ -81,3 +83,14 @@ class RemoteStage(Stage):
         self._finished = True
         if self._writes:
             self._remote.connection.tell("close_handle", handle=self._handle)
+
+
+def _pieces(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
+    """The batch in pieces of up to so many bytes, where that makes it smaller: a row, or a dictionary, may have more."""
+    half = batch.num_rows // 2
+    halves = batch.slice(0, half), batch.slice(half)
+    if batch.nbytes <= most or not half or sum(each.nbytes for each in halves) > 1.5 * batch.nbytes:
+        yield batch
+    else:
+        for each in halves:
+            yield from _pieces(each, most)

@@ -79,7 +79,7 @@ class RemoteStore(Store):
         self.id = told["store"]
         self.read_only = told["read_only"]
         self.create_topics = told["create_topics"]
-        self.max_request_bytes = told["max_request_bytes"]
+        self._append_bytes = min(Store._append_bytes, told["max_request_bytes"])
         self.near: NearFiles | None = None  # where sealed files may be read, instead of being fetched
         self.handle_numbers = itertools.count(1)
         self.streams = Streams(self.connection)

@@ -187,7 +187,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
         call.session = sessions.get(session, call.caller.name)
         if name == "close_session":
             return run(name, call, body["args"])
-        with call.session.busy():
+        with call.session:
             if body.get("id") is None:
                 return run(name, call, body["args"])
             number, done = whole(body["id"], "id"), whole(body.get("done", 0), "done")

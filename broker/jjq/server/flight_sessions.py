@@ -7,12 +7,11 @@ its handles are closed, so that others may poll, and get what it had in hand.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from jjq.errors import BrokerUnavailable, Forbidden, InvalidArgument, StoreClosed, TooManyRequests
@@ -65,23 +64,21 @@ class Session:
     def __repr__(self) -> str:
         return f"<Session {self.id} of {self.caller}, {len(self._handles)} handles>"
 
-    @contextlib.contextmanager
-    def busy(self) -> Iterator[None]:
+    def __enter__(self) -> Session:
         """Held while a request is served: so long it lives."""
         with self._mutex:
             if self._closed:
                 raise StoreClosed("this connection to the broker was closed; connect again with jjq.connect")
             self._running += 1
-        try:
-            yield
-        finally:
-            with self._mutex:
-                self._running -= 1
-                self._seen = time.monotonic()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._mutex:
+            self._running -= 1
+            self._seen = time.monotonic()
 
     def seen(self) -> None:
-        with self._mutex:
-            self._seen = time.monotonic()
+        self._seen = time.monotonic()
 
     def silent_s(self) -> float:
         with self._mutex:

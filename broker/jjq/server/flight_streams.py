@@ -189,7 +189,7 @@ class _Appending:
         topic = call.pushed_to(self._topic_id, 1, len(value))
         most = call.served.settings.max_record_bytes
         session = call.served.sessions.get(self._session, call.caller.name)
-        with session.busy():
+        with session:
             found: tuple[int, int] = session.once(
                 number, done, lambda: append_value(topic, partition, among, value, most, mark)
             )
@@ -220,7 +220,7 @@ class _Appending:
         if number is None or self._session is None:
             return act()
         session = call.served.sessions.get(self._session, call.caller.name)
-        with session.busy():
+        with session:
             doubtful = call.served.sessions.doubtful(session, about)
             found: tuple[int, int] = session.once(
                 number, whole(about.get("done", 0), "done"), act, instead=act_unless_done if doubtful else None
@@ -247,7 +247,7 @@ def _stage(
     topic = call.topic("commit", args.get("topic_id"))
     call.session = call.served.sessions.get(str(args.get("session")), call.caller.name)
     number, expected = whole(args.get("number"), "number"), whole(args.get("rows"), "rows")
-    with call.session.busy():
+    with call.session:
         handle = stage_of(
             call, whole(args.get("handle"), "handle"), args.get("default_partition", 0), args.get("owner")
         )

@@ -148,6 +148,35 @@ def test_a_table_goes_in_by_requests_as_large_as_the_broker_takes(tmp_path: Path
         made.close()
 
 
+def test_a_write_of_a_stage_that_is_refused_amid_it_ends_the_stage(tmp_path: Path) -> None:
+    made = Front(tmp_path / "store", max_request_bytes=20_000, token_bytes_per_s=10_000)
+    try:
+        with jjq.connect(f"jjq://127.0.0.1:{made.port}") as store:
+            topic = store.create_topic("t")
+            stage = store.stage()
+            with pytest.raises(TooManyRequests):
+                stage.write(topic, pa.table({"value": [b"x" * 1000] * 100}))
+            for go_on in (lambda: stage.write(topic, pa.table({"value": [b"a"]})), stage.finish):
+                with pytest.raises(jjq.InvalidArgument, match="begin another"):
+                    go_on()
+        assert values(made, "t") == []
+    finally:
+        made.close()
+
+
+def test_what_was_done_is_answered_again_though_the_rate_is_spent(tmp_path: Path) -> None:
+    made = Front(tmp_path / "store", token_bytes_per_s=1)
+    try:
+        stream = Appending(made, made.act("create_topic", {"name": "t"})["id"])
+        first = stream.value(1, b"x" * 1000)
+        assert [stream.value(1, b"x" * 1000) for _ in range(3)] == [first] * 3
+        assert stream.value(2, b"b")["error"]["code"] == "too_many_requests"
+        stream.writer.close()
+        assert values(made, "t") == [b"x" * 1000]
+    finally:
+        made.close()
+
+
 def test_published_texts_count_for_the_rate(front: Front) -> None:
     def publish_all() -> None:
         for _ in range(1000):

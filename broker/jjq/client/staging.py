@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from jjq import wire
-from jjq.errors import InvalidArgument
+from jjq.errors import InvalidArgument, JjqError
 from jjq.model import StagedFile
 from jjq.schema import to_table
 from jjq.staging import Stage
@@ -30,7 +30,7 @@ class RemoteStage(Stage):
         self._owner = owner
         self._handle = next(store.handle_numbers)
         self._writes = 0
-        self._finished = False
+        self._begun = self._finished = self._broken = False
 
     def write(
         self, topic: Topic | str, data: Any, *, partition: int | None = None, key: str | None = None,
@@ -52,13 +52,14 @@ class RemoteStage(Stage):
         descriptor = flight.FlightDescriptor.for_command(wire.encode({"stage": about}))
         connection = self._remote.connection
         most = min(_MESSAGE_BYTES, self._remote._append_bytes)
+        pieces = [piece for batch in table.to_batches() for piece in _pieces(batch, most)]
+        self._begun = True
 
         def act(client: flight.FlightClient, _: bool) -> None:
             writer, reader = client.do_put(descriptor, table.schema, connection.options())
             try:
-                for batch in table.to_batches():
-                    for piece in _pieces(batch, most):
-                        writer.write_batch(piece)
+                for piece in pieces:
+                    writer.write_batch(piece)
                 writer.done_writing()
                 told = reader.read()
             except (flight.FlightError, pa.ArrowException, OSError):
@@ -68,10 +69,18 @@ class RemoteStage(Stage):
             if told is None:
                 raise flight.FlightUnavailableError("the broker ended the stream")
 
-        connection.persist(act, safe=False)
+        try:
+            connection.persist(act, safe=False)
+        except JjqError:
+            if len(pieces) > 1:  # some of them may be in it, and there is no way to take those back
+                self._broken = True
+                self.abandon()
+            raise
         self._writes += 1
 
     def finish(self) -> list[StagedFile]:
+        if self._broken:
+            raise InvalidArgument("a write of this stage failed amid it; begin another one")
         if self._writes:
             files = self._remote.connection.act("stage_finish", once=True, handle=self._handle, writes=self._writes)
         else:
@@ -81,7 +90,7 @@ class RemoteStage(Stage):
 
     def abandon(self) -> None:
         self._finished = True
-        if self._writes:
+        if self._begun:
             self._remote.connection.tell("close_handle", handle=self._handle)
 
 

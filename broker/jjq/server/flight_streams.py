@@ -186,25 +186,29 @@ class _Appending:
         if self._session is None or self._producer is None:
             raise InvalidArgument("a single value is sent with a session and a producer")
         call, mark = self._call, (self._producer, number)
-        topic = call.pushed_to(self._topic_id, 1, len(value))
         most = call.served.settings.max_record_bytes
+
+        def act() -> tuple[int, int]:
+            topic = call.pushed_to(self._topic_id, 1, len(value))
+            return append_value(topic, partition, among, value, most, mark)
+
         session = call.served.sessions.get(self._session, call.caller.name)
         with session:
-            found: tuple[int, int] = session.once(
-                number, done, lambda: append_value(topic, partition, among, value, most, mark)
-            )
+            found: tuple[int, int] = session.once(number, done, act)
         return found
 
     def _append(self, batch: pa.RecordBatch, about: Mapping[str, Any]) -> tuple[int, int]:
         call = self._call
         place, among = whole(about.get("partition"), "partition"), whole(about.get("among", 0), "among")
-        topic = call.pushed_to(self._topic_id, batch.num_rows, batch.nbytes)
+        topic = call.served.topic_by_id(self._topic_id)
         most = call.served.settings.max_record_bytes
         stamps = _stamps(about.get("stamps"), batch.num_rows)
         number = None if about.get("id") is None else whole(about["id"], "id")
         mark = None if number is None or self._producer is None else (self._producer, number)
 
         def act() -> tuple[int, int]:
+            # Here, and not before: what was done already is not refused when it comes again.
+            call.pushed_to(self._topic_id, batch.num_rows, batch.nbytes)
             return append(topic, place, among, batch, stamps, most, mark)
 
         def act_unless_done() -> tuple[int, int]:

@@ -10,25 +10,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-
 import jjq
 from jjq import wire
-from jjq.catalog.rows import TopicRow, staged_segment
+from jjq.catalog.rows import TopicRow
 from jjq.errors import (
-    DamagedSegment,
     Forbidden,
     InvalidArgument,
     JjqError,
-    StagedFileMissing,
     StoreError,
 )
-from jjq.log.check import check_segment
-from jjq.log.format import NO_TS
 from jjq.model import SegmentInfo, StagedFile
 from jjq.server.flight_sessions import SILENCE_S, Session, Sessions
 from jjq.server.guard import NEEDS, Caller, Guard
 from jjq.server.settings import ServerSettings
+from jjq.server.staged import check_staged
 from jjq.staging import Stage
 from jjq.store import Store
 from jjq.topic import Topic
@@ -81,24 +76,9 @@ class Served:
                 del self._staged[next(iter(self._staged))]
 
     def check_staged(self, file: StagedFile) -> None:
-        """That a file holds what a client says of it: its rows get offsets by that. Raises StagedFileMissing."""
-        if self._staged.get(file.uuid) == file:
-            return
-        directory = self.store.partition_dir(file.topic_id, file.partition)
-        try:
-            check_segment(
-                directory,
-                file.topic_id,
-                file.partition,
-                staged_segment(file, 0, NO_TS, 0),
-                self.store.facts(file.topic_id),
-            )
-        except FileNotFoundError:
-            pass  # committed before, or gone: the commit looks
-        except (DamagedSegment, pa.ArrowException) as error:
-            raise StagedFileMissing(
-                f"the staged file {file.uuid} is not what was staged; write the batch again"
-            ) from error
+        """As `jjq.server.staged.check_staged`, of what this broker has not staged itself."""
+        if self._staged.get(file.uuid) != file:
+            check_staged(self.store, file)
 
     def forget(self, topic_id: str) -> None:
         """Its settings were changed."""

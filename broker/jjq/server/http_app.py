@@ -14,12 +14,15 @@ from starlette.routing import Match, Route
 from jjq.errors import JjqError, TooManyRequests
 from jjq.server import (
     events,
+    http_care,
     http_channels,
     http_nsq,
+    http_objects,
     http_openapi,
     http_pages,
     http_pushing,
     http_reading,
+    http_staging,
     http_stats,
     http_subscribers,
     http_topics,
@@ -34,7 +37,8 @@ log = logging.getLogger("jjq.server.http")
 # Those that are asked most stand first: routes are tried in this order.
 TABLES = (
     events.table, http_pushing.table, http_reading.table, http_subscribers.table, http_channels.table, http_topics.table,
-    http_writers.table, http_nsq.table, http_stats.table, http_pages.table, http_openapi.table,
+    http_objects.table, http_writers.table, http_staging.table, http_care.table, http_nsq.table, http_stats.table,
+    http_pages.table, http_openapi.table,
 )  # fmt: skip
 
 # Nothing that is served is another site's to show or to run, and nothing is run that is not of this broker.

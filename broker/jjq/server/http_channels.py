@@ -159,15 +159,20 @@ def _open(request: Request) -> Channel:
 
 
 @table.operation(
-    "GET", "/api/channels", "channel.list", "All channels of topics that the caller may read.",
+    "GET", "/api/channels", "channel.list", "All channels (of one topic) of topics that the caller may read.",
+    parameters=[query("topic", "Only those of this topic.")],
     answers={200: ("Channels.", {JSON: {"type": "object", "required": ["channels"], "properties": {
         "channels": {"type": "array", "items": _CHANNEL}}}})},
     scope="list",
 )  # fmt: skip
 async def list_channels(request: Request) -> dict[str, Any]:
     def listed() -> list[dict[str, Any]]:
-        return [_described(each) for each in request.store.channels() if request.can_read(each.topic.name)]
+        found = request.store.channels(request.arguments["topic"])
+        return [_described(each) for each in found if request.can_read(each.topic.name)]
 
+    topic = request.arguments["topic"]
+    if topic is not None:
+        request.allow("channel.list", topic)
     return {"channels": await request.run(listed)}
 
 

@@ -39,6 +39,7 @@ from jjq.server.http_records import (
 )
 from jjq.server.http_requests import Parts, Request
 from jjq.topic import Topic
+from jjq.values import shown
 
 table = Table("Records")
 Result = TypeVar("Result")
@@ -214,8 +215,10 @@ def _push_each_line(request: Request, lines: Sequence[bytes], topic: Topic) -> P
     return topic.push_many(values, keys=keys, partition=given["partition"], delay=given["delay"])
 
 
-async def _push_arrow(request: Request) -> dict[str, Any]:
-    given = request.arguments
+async def arrow_body(request: Request) -> pa.Table:
+    """The rows of an Arrow stream, which are about to be pushed."""
+    if request.media_type != ARROW:
+        raise RequestError(f"the body must be {ARROW}, not {shown(request.media_type)}", "unsupported_media_type")
     data = await request.body()
     try:
         rows = await request.run(_arrow_table, data, request.parts.settings.max_request_bytes)
@@ -224,6 +227,12 @@ async def _push_arrow(request: Request) -> dict[str, Any]:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise RequestError(f"the body is no Arrow stream: {str(error).splitlines()[0]}") from error
     request.caller.spend(rows.num_rows, rows.nbytes)
+    return rows
+
+
+async def _push_arrow(request: Request) -> dict[str, Any]:
+    given = request.arguments
+    rows = await arrow_body(request)
 
     def push(topic: Topic) -> Positions:
         topic.refresh()

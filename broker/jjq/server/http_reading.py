@@ -45,6 +45,8 @@ START = query(
 )
 TIMEOUT = query("timeout", "How many seconds to wait for a record when there is none.", type="number", minimum=0,
                 maximum=LONGEST_WAIT_S)  # fmt: skip
+PARTITION = path("partition", "The partition.", type="integer", minimum=0, maximum=1023)
+OFFSET = path("offset", "The offset.", type="integer", minimum=0, maximum=(1 << 62))
 MAX = query("max", "How many records at most.", type="integer", minimum=1, maximum=_MOST)
 _PAGE = {
     "type": "object", "required": ["records", "next"],
@@ -117,16 +119,13 @@ def _page(feed: Feed, most: int) -> list[Record]:
 @table.operation(
     "GET", "/api/topics/{topic}/partitions/{partition}/records/{offset}", "read",
     "One record. Asked for application/octet-stream (Accept), its value alone as it is.",
-    parameters=[
-        TOPIC, path("partition", "The partition.", type="integer", minimum=0, maximum=1023),
-        path("offset", "The offset.", type="integer", minimum=0, maximum=(1 << 62)),
-    ],
+    parameters=[TOPIC, PARTITION, OFFSET],
     answers={200: ("The record.", {JSON: RECORD, BYTES: {"type": "string", "format": "binary"}})},
 )  # fmt: skip
 async def read_record(request: Request) -> Any:
     given = request.arguments
     topic = await request.run(request.store.topic, given["topic"])
-    record = await request.run(_one, topic, given["partition"], given["offset"])
+    record = await request.run(one_record, topic, given["partition"], given["offset"])
     if not request.accepts(BYTES):
         return record_json(record)
     if isinstance(record.value, dict):
@@ -134,7 +133,8 @@ async def read_record(request: Request) -> Any:
     return Response(record.value or b"", media_type=BYTES, headers={"content-disposition": "attachment"})
 
 
-def _one(topic: Topic, partition: int, offset: int) -> Record:
+def one_record(topic: Topic, partition: int, offset: int) -> Record:
+    """Raises RequestError where there is none."""
     topic.check_partition(partition)
     bounds = next(each for each in topic.offsets() if each.partition == partition)
     if not bounds.start <= offset < bounds.end:

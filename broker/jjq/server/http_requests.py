@@ -7,7 +7,7 @@ import functools
 import ipaddress
 import json
 import socket
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
@@ -188,30 +188,33 @@ class Request:
 
     async def body(self, most: int | None = None) -> bytes:
         """The whole body; raises RequestError when it is too large, or stops coming."""
+        return b"".join([piece async for piece in self.pieces(most)])
+
+    async def pieces(self, most: int | None = None) -> AsyncIterator[bytes]:
+        """The body as it comes."""
         limit = self.parts.settings.max_request_bytes if most is None else most
         if self.headers.get("content-encoding", "identity").strip().lower() != "identity":
             raise RequestError("a body is taken as it is: send it without Content-Encoding", "unsupported_media_type")
         length = self.headers.get("content-length", "")
         if length.isdecimal() and int(length) > limit:
             raise _too_large(limit)
-        message = await self.receive()
-        data = message.get("body", b"")
-        if not message.get("more_body", False) and len(data) <= limit:  # as most come
-            return _whole(message, data)
-        pieces, size = [data], len(data)
-        while message.get("more_body", False):
+        message = await self.receive()  # the server has a timeout of its own for what is to come first
+        size = 0
+        while True:
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            piece: bytes = message.get("body", b"")
+            size += len(piece)
             if size > limit:
                 raise _too_large(limit)
+            yield piece
+            if not message.get("more_body", False):
+                return
             try:
                 async with asyncio.timeout(_BODY_PAUSE_S):
                     message = await self.receive()
             except TimeoutError:
                 raise RequestError("the body stopped coming", "request_timeout") from None
-            pieces.append(message.get("body", b""))
-            size += len(pieces[-1])
-        if size > limit:
-            raise _too_large(limit)
-        return _whole(message, b"".join(pieces))
 
     async def document(self, most: int | None = None) -> Any:
         """The body, of `most` bytes, as JSON, held against what the operation takes."""
@@ -254,12 +257,6 @@ class Request:
     async def _disconnected(self) -> None:
         while (await self.receive())["type"] != "http.disconnect":
             pass
-
-
-def _whole(message: Mapping[str, Any], data: bytes) -> bytes:
-    if message["type"] == "http.disconnect":
-        raise ClientGone
-    return data
 
 
 def _too_large(limit: int) -> RequestError:

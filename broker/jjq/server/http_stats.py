@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from jjq.server.http_operations import EVENTS, JSON, TEXT, Table
+from jjq.server.http_operations import EVENTS, JSON, TEXT, Table, query
 from jjq.server.http_records import instant
 from jjq.server.http_requests import Json, Parts, Request, dumped
 from jjq.server.sse import Stream, end_of
@@ -49,7 +49,7 @@ class Counters:
 
 def stats_of(request: Request) -> dict[str, Any]:
     """The store's numbers, of what the caller may read."""
-    return visible(request, request.store.stats() | {"broker": broker_stats(request.parts)})
+    return visible(request, request.store.stats(request.arguments["topic"]) | {"broker": broker_stats(request.parts)})
 
 
 def visible(request: Request, found: dict[str, Any]) -> dict[str, Any]:
@@ -77,10 +77,14 @@ def broker_stats(parts: Parts) -> dict[str, Any]:
 
 
 @table.operation(
-    "GET", "/api/stats", "stats", "What goes on, in numbers, of the topics that the caller may read.",
+    "GET", "/api/stats", "stats", "What goes on, in numbers, of the topics that the caller may read, or of one of them.",
+    parameters=[query("topic", "Only this topic.")],
     answers={200: ("Numbers.", {JSON: _STATS})}, scope="list",
 )  # fmt: skip
 async def read_stats(request: Request) -> dict[str, Any]:
+    topic = request.arguments["topic"]
+    if topic is not None:
+        request.allow("stats", topic)
     return await request.run(stats_of, request)
 
 

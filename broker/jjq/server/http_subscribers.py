@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from typing import Any
 
@@ -9,6 +10,7 @@ from starlette.responses import Response
 
 from jjq.errors import TopicDeleted
 from jjq.model import Record
+from jjq.server.http_errors import RequestError
 from jjq.server.http_operations import JSON, NAME, TOPIC_NAME, Table, named, path, query
 from jjq.server.http_reading import LONGEST_WAIT_S, TIMEOUT
 from jjq.server.http_records import RECORD, START, instant, record_json, size_of, start_in
@@ -19,7 +21,8 @@ from jjq.subscriber import Subscriber
 table = Table("Subscribers")
 
 SUBSCRIBER_NAME = path("subscriber", "The subscriber's name.", pattern=NAME)
-_POP_BYTES = 8 << 20
+_POP_BYTES = 8 << 20  # of a pop or a poll
+_TAKE = 64
 SUBSCRIBER = named(
     "Subscriber",
     {
@@ -41,6 +44,11 @@ NEW_SUBSCRIBER = named(
         },
     },
 )  # fmt: skip
+PLACES = r"^(\d{1,4}:\d{1,19}:\d{1,9}(,\d{1,4}:\d{1,19}:\d{1,9})*)?$"
+_POLLED = {
+    "type": "object", "required": ["records", "next"],
+    "properties": {"records": {"type": "array", "items": RECORD}, "next": {"type": "string"}},
+}  # fmt: skip
 _RECORDS = {"type": "object", "required": ["records"], "properties": {"records": {"type": "array", "items": RECORD}}}
 
 
@@ -148,6 +156,80 @@ async def peek_record(request: Request) -> dict[str, Any]:
 
     subscriber = await request.run(_find, request, "subscriber.use")
     return {"records": list(map(record_json, await _until(request, subscriber, peek)))}
+
+
+@table.operation(
+    "GET", "/api/subscribers/{subscriber}/poll", "subscriber.use",
+    "Records from the cursor on, or from `next` of the poll before: moves nothing durable, so who dies before the commit gets "
+    "them again. For one consumer at a time: while another polls, also by Python, it is `subscriber_busy`.",
+    parameters=[
+        SUBSCRIBER_NAME, TIMEOUT, query("max", "How many at most, 500 by default.", type="integer", minimum=1, maximum=10_000),
+        query("after", "`next` of an answer before: polls on from there, though that was not committed.", pattern=PLACES),
+    ],
+    answers={200: ("Records, none when there was none in time; `next` is for the commit.", {JSON: _POLLED})},
+    scope="subscriber",
+)  # fmt: skip
+async def poll_records(request: Request) -> Any:
+    given = request.arguments
+
+    def poll() -> list[Record]:
+        records: list[Record] = []
+        size, most = 0, given["max"] or 500
+        while len(records) < most and size < _POP_BYTES:
+            more = subscriber.poll(min(_TAKE, most - len(records)))
+            places.update(subscriber.polled())
+            if not more:
+                break
+            records += more
+            size += sum(size_of(each.value) for each in more)
+        return records
+
+    subscriber = await request.run(_find, request, "subscriber.use")
+    places: dict[int, tuple[int, int]] = {}
+    if given["after"] is not None:
+        await request.run(subscriber.poll_from, await request.run(_places, subscriber, given["after"]))
+    records = await _until(request, subscriber, poll)
+    going_on = ",".join(f"{partition}:{offset}:{lineage}" for partition, (offset, lineage) in sorted(places.items()))
+    return await request.answer({"records": list(map(record_json, records)), "next": going_on})
+
+
+@table.operation(
+    "POST", "/api/subscribers/{subscriber}/commit", "subscriber.use",
+    "Moves the cursor past what a poll gave, durably; never back.", parameters=[SUBSCRIBER_NAME],
+    body={JSON: {"type": "object", "required": ["next"], "additionalProperties": False,
+                 "properties": {"next": {"type": "string", "pattern": PLACES, "description": "Of a poll's answer."}}}},
+    answers={200: ("The subscriber.", {JSON: SUBSCRIBER})}, scope="subscriber",
+)  # fmt: skip
+async def commit_subscriber(request: Request) -> dict[str, Any]:
+    text = (await request.document())["next"]
+
+    def commit() -> dict[str, Any]:
+        with _find(request, "subscriber.use") as subscriber:
+            places = _places(subscriber, text)
+            subscriber.poll_from(places)
+            subscriber.commit_to(places)
+            return _described(subscriber)
+
+    return await request.run(commit)
+
+
+def _places(subscriber: Subscriber, text: str) -> dict[int, tuple[int, int]]:
+    """What `next` of a poll says, where that can be."""
+    bounds = {each.partition: each for each in subscriber.topic.offsets()}
+    places: dict[int, tuple[int, int]] = {}
+    for each in text.split(",") if re.fullmatch(PLACES, text, re.ASCII) else [text]:
+        parts = each.split(":")
+        if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+            raise RequestError("this is no `next` of a poll's answer: give it as it was")
+        partition, offset, lineage = map(int, parts)
+        known = bounds.get(partition)
+        if known is None or offset > known.end or lineage > known.lineage:
+            raise RequestError(
+                f"partition {partition} of topic {subscriber.topic.name!r} has not come so far: the `next` is another "
+                f"subscriber's, or the store is an older copy"
+            )
+        places[partition] = offset, lineage
+    return places
 
 
 async def _until(request: Request, subscriber: Subscriber, look: Any) -> list[Record]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -11,9 +12,9 @@ from starlette.responses import Response
 
 from jjq.errors import InvalidArgument, TopicDeleted
 from jjq.model import SegmentInfo
-from jjq.server.http_operations import JSON, TOPIC_NAME, Table, named
+from jjq.server.http_operations import JSON, TOPIC_NAME, Table, named, query
 from jjq.server.http_pushing import TOPIC
-from jjq.server.http_records import instant
+from jjq.server.http_records import instant, start_of
 from jjq.server.http_requests import Json, Request
 from jjq.store import Store
 from jjq.topic import Topic
@@ -140,6 +141,30 @@ def described(topic: Topic) -> dict[str, Any]:
 )  # fmt: skip
 async def describe_topic(request: Request) -> dict[str, Any]:
     return await request.run(lambda: described(request.store.topic(request.arguments["topic"])))
+
+
+@table.operation(
+    "GET", "/api/topics/{topic}/offsets", "topic.describe",
+    "What each partition holds, `[start, end)`; with a start (or an end) also what that means now, by partition.",
+    parameters=[
+        TOPIC, query("at", "A start in any form: an offset, -100, `earliest`, `latest`, a time with a zone, `-10 minutes`."),
+        query("as_end", "Whether `at` is where something ends.", type="boolean"),
+    ],
+    answers={200: ("Offsets.", {JSON: {"type": "object", "required": ["partitions"], "properties": {
+        "partitions": {"type": "array", "items": {"type": "object"}}, "at": {"type": "object"}}}})},
+)  # fmt: skip
+async def read_offsets(request: Request) -> dict[str, Any]:
+    given = request.arguments
+
+    def offsets() -> dict[str, Any]:
+        topic = request.store.topic(given["topic"])
+        found: dict[str, Any] = {"partitions": [asdict(each) for each in topic.offsets()]}
+        if given["at"] is not None:
+            places = topic.resolve(start_of(given["at"]), end=bool(given["as_end"]))
+            found["at"] = {str(partition): offset for partition, offset in sorted(places.items())}
+        return found
+
+    return await request.run(offsets)
 
 
 @table.operation(

@@ -113,7 +113,46 @@ def test_pausing_and_giving_dead_letters_back(shown: Front, browser: Browser) ->
     browser.keys("Enter")  # the focus stayed where it was
     browser.until("return !document.querySelector('#channels').innerText.includes('(paused)')")
     browser.keys("Tab", "Enter")
-    browser.until(SHOWN, "#message", "1 dead letters are back")
+    browser.until(SHOWN, "#message", "1 dead letter is back")
+
+
+def test_what_needs_somebody_is_said_above_everything(shown: Front, browser: Browser) -> None:
+    browser.until(SHOWN, "#trouble", "1 with dead letters: workers of orders")
+    shown.store.topic("orders").pause()
+    browser.until(SHOWN, "#trouble", "1 paused: orders")
+    browser.run("document.querySelectorAll('#channels button')[1].click(); return true")
+    shown.store.topic("orders").unpause()
+    browser.until("return document.getElementById('trouble').hidden")
+
+
+def test_topics_are_ordered_and_the_focus_goes_with_its_row(shown: Front, browser: Browser) -> None:
+    first = "return document.querySelector('#topics a').innerText === arguments[0]"
+    shown.store.create_topic("busy").push_many([b"x"] * 100)
+    browser.until(first, "busy")  # by name
+    browser.run(FOCUS, "#topics a[href$='orders']")
+    shown.store.topic("orders").push_many([b"x"] * 200)
+    browser.run(
+        "const order = document.getElementById('topic-order'); order.value = 'records';"
+        "order.dispatchEvent(new Event('change')); return true"
+    )
+    browser.until(first, "orders")
+    assert browser.run("return document.activeElement.innerText") == "orders"
+    browser.run("window.scrollTo(0, document.body.scrollHeight); return true")
+    browser.keys("Enter")
+    browser.until(SHOWN, "#topic-title", "orders")
+    assert browser.run("return [window.scrollY, document.activeElement.id]") == [0, "main"]
+
+
+def test_a_topic_that_is_faster_than_the_eye_is_followed_at_its_end(shown: Front, browser: Browser) -> None:
+    browser.open(shown.url + "/#/topic/orders")
+    browser.until(SHOWN, "#records tr", "order 59")
+    browser.run(FOCUS, "#follow")
+    browser.keys("Space")
+    while not shown.http._parts.counters.running["follow_records"]:
+        threading.Event().wait(0.01)
+    shown.store.topic("orders").push_many([b"fast %d" % i for i in range(3000)], partition=0)
+    browser.until(SHOWN, "#records tr.new:first-child", "fast 2999")
+    assert browser.run("return document.querySelectorAll('#records tr').length") == 500
 
 
 def test_an_event_source_of_a_browser_follows_and_resumes(shown: Front, browser: Browser) -> None:

@@ -2,7 +2,8 @@
 // The page of a broker. It asks the same interface as everybody else, and is told what changes by server-sent events.
 
 const $ = (id) => document.getElementById(id);
-const state = { stats: null, before: null, topic: null, described: null, next: null, query: null, follow: null, live: null };
+const MOST_FOLLOWED = 500;
+const state = { stats: null, before: null, topic: null, described: null, next: null, query: null, follow: null, live: null, placed: false };
 
 // --- asking ---------------------------------------------------------------------------------------------------------
 
@@ -60,6 +61,7 @@ function element(tag, properties = {}, ...children) {
   return made;
 }
 
+const count = (n, one, many) => `${number(n)} ${n === 1 ? one : many}`;
 const number = (n) => (n === null || n === undefined ? "–" : n.toLocaleString("en-US"));
 function size(bytes) {
   if (bytes === null || bytes === undefined) return "–";
@@ -80,6 +82,7 @@ const rate = (perSecond) => (perSecond === null ? "–" : perSecond >= 100 ? num
 // Rows by key: those that stay keep their elements, so that the focus stays where it is.
 function rows(body, items, key, make, fill) {
   const known = new Map([...body.children].map((row) => [row.dataset.key, row]));
+  const focused = body.contains(document.activeElement) ? document.activeElement : null;
   let place = body.firstElementChild;
   for (const item of items) {
     const name = key(item);
@@ -91,6 +94,7 @@ function rows(body, items, key, make, fill) {
     else body.insertBefore(row, place);
   }
   for (const row of known.values()) row.remove();
+  if (focused && focused.isConnected && document.activeElement !== focused) focused.focus({ preventScroll: true });  // it was moved
 }
 function texts(row, values) {
   values.forEach((value, i) => {
@@ -101,8 +105,15 @@ function cells(...kinds) {
   return element("tr", {}, ...kinds.map((kind) => element("td", { className: kind })));
 }
 
+// In red, what somebody should look at.
+const marked = (cell, is) => cell.classList.toggle("attention", Boolean(is));
+
+function topicLink(name) {
+  return element("a", { href: "#/topic/" + encodeURIComponent(name), textContent: name });
+}
+
 function pushedPerSecond(topic) {
-  const before = state.before && state.before.topics.find((each) => each.id === topic.id);
+  const before = state.before && state.before.byId.get(topic.id);
   const seconds = before ? (Date.parse(state.stats.at) - Date.parse(state.before.at)) / 1000 : 0;
   return seconds > 0 ? Math.max(0, (topic.pushed_records - before.pushed_records) / seconds) : topic.records_per_s;
 }
@@ -112,9 +123,12 @@ function show() {
   if (!stats) return;
   const wanted = $("topic-filter").value.toLowerCase();
   const topics = stats.topics.filter((each) => each.name.toLowerCase().includes(wanted));
+  const order = { pushed: pushedPerSecond, records: (each) => each.records, bytes: (each) => each.bytes }[$("topic-order").value];
+  if (order) topics.sort((a, b) => order(b) - order(a));
+  $("topics-note").textContent = topics.length === stats.topics.length ? count(topics.length, "topic", "topics") : `${number(topics.length)} of ${count(stats.topics.length, "topic", "topics")}`;
   rows($("topics"), topics, (each) => each.id, (each) => {
     const row = cells("", "n", "n", "n", "", "");
-    row.cells[0].append(element("a", { href: "#/topic/" + encodeURIComponent(each.name), textContent: each.name }));
+    row.cells[0].append(topicLink(each.name));
     return row;
   }, (row, each) => texts(row, [
     undefined, number(each.records), rate(pushedPerSecond(each)), size(each.bytes), segmentsText(each.segments),
@@ -123,23 +137,50 @@ function show() {
   $("no-topics").hidden = stats.topics.length > 0;
   const ofTopic = (each) => !state.topic || each.topic === state.topic;
   const subscribers = stats.subscribers.filter(ofTopic);
-  rows($("subscribers"), subscribers, (each) => each.id, () => cells("", "", "n", "n", "n", "n"), (row, each) => texts(row, [
-    each.name, each.topic, number(each.records), size(each.bytes), age(each.seconds), number(each.lost),
-  ]));
+  rows($("subscribers"), subscribers, (each) => each.id, (each) => {
+    const row = cells("", "", "n", "n", "n", "n");
+    row.cells[1].append(topicLink(each.topic));
+    return row;
+  }, (row, each) => {
+    texts(row, [each.name, undefined, number(each.records), size(each.bytes), age(each.seconds), number(each.lost)]);
+    marked(row.cells[5], each.lost);
+  });
   $("no-subscribers").hidden = subscribers.length > 0;
   const channels = stats.channels.filter(ofTopic);
   rows($("channels"), channels, (each) => `${each.topic} ${each.name}`, channelRow, (row, each) => {
     texts(row, [
-      each.name + (each.paused ? " (paused)" : ""), each.topic, number(each.depth), number(each.in_flight),
+      each.name + (each.paused ? " (paused)" : ""), undefined, number(each.depth), number(each.in_flight),
       number(each.deferred), number(each.timed_out), number(each.dead), number(each.consumers.length),
     ]);
+    marked(row.cells[6], deadLetters(each));
     const [pause, revive] = row.querySelectorAll("button");
     pause.textContent = each.paused ? "Unpause" : "Pause";
     pause.dataset.act = each.paused ? "unpause" : "pause";
     revive.hidden = !each.dead;
   });
   $("no-channels").hidden = channels.length > 0;
+  showTrouble(stats);
   if (state.topic) showFacts();
+}
+
+// The broker counts what was ever given up; this browser remembers what of it has been given back from here.
+const revivedKey = (each) => `jjq revived ${each.topic} ${each.name}`;
+function deadLetters(each) {
+  const before = Number(localStorage.getItem(revivedKey(each))) || 0;
+  return before > each.dead ? each.dead : each.dead - before;
+}
+
+// What would be overlooked below two hundred topics.
+function showTrouble(stats) {
+  const names = (found) => found.slice(0, 5).map((each) => (each.topic ? `${each.name} of ${each.topic}` : each.name)).join(", ") + (found.length > 5 ? ", …" : "");
+  const kinds = [
+    ["with dead letters", stats.channels.filter(deadLetters)],
+    ["paused", [...stats.topics, ...stats.channels].filter((each) => each.paused)],
+    ["with records lost", [...stats.subscribers, ...stats.topics.map((each) => ({ name: each.name, lost: each.segments.lost }))].filter((each) => each.lost)],
+  ];
+  const text = kinds.filter(([, found]) => found.length).map(([what, found]) => `${number(found.length)} ${what}: ${names(found)}`).join(" · ");
+  $("trouble").hidden = !text;
+  if ($("trouble").textContent !== text) $("trouble").textContent = text;
 }
 
 function segmentsText(segments) {
@@ -148,13 +189,17 @@ function segmentsText(segments) {
 
 function channelRow(each) {
   const row = cells("", "", "n", "n", "n", "n", "n", "n", "");
+  row.cells[1].append(topicLink(each.topic));
   const base = () => path("topics", each.topic, "channels", each.name) + "/";
   const pause = element("button", { type: "button" });
   pause.addEventListener("click", () => doing(() => ask("POST", base() + pause.dataset.act)));
   const revive = element("button", { type: "button", textContent: "Requeue dead letters" });
   revive.addEventListener("click", () => doing(async () => {
+    const known = state.stats.channels.find((one) => one.topic === each.topic && one.name === each.name);
     const found = await ask("POST", base() + "revive");
-    say(`${number(found.revived)} dead letters are back in channel ${each.name}.`);
+    if (known) localStorage.setItem(revivedKey(each), known.dead);
+    show();
+    say(`${count(found.revived, "dead letter is", "dead letters are")} back in channel ${each.name}.`);
   }));
   row.cells[8].append(pause, revive);
   return row;
@@ -227,11 +272,21 @@ function follow(on) {
   const source = new EventSource(path("topics", state.topic, "stream"));
   state.follow = source;
   $("records-note").textContent = "waiting for records…";
-  source.onmessage = (event) => {
+  // What comes between two pictures goes in together, and of very much the last: a fast topic must not hold up the page.
+  let waiting = [];
+  const draw = () => {
     const body = $("records");
-    body.prepend(recordRow(JSON.parse(event.data), true));
-    while (body.children.length > 500) body.lastElementChild.remove();
-    $("records-note").textContent = "following";
+    if (state.follow === source) {
+      body.prepend(...waiting.reverse().map((data) => recordRow(JSON.parse(data), true)));
+      while (body.children.length > MOST_FOLLOWED) body.lastElementChild.remove();
+      $("records-note").textContent = "following";
+    }
+    waiting = [];
+  };
+  source.onmessage = (event) => {
+    if (!waiting.length) setTimeout(draw, 50);
+    waiting.push(event.data);
+    if (waiting.length > MOST_FOLLOWED) waiting.shift();
   };
   source.addEventListener("jjq-end", (event) => say(JSON.parse(event.data).message));
 }
@@ -273,8 +328,15 @@ function place() {
   $("topic").hidden = topic === null;
   $("consumers").hidden = false;
   $("topic-title").textContent = topic || "";
+  if (changed && state.placed) {  // as a page that is opened begins at its top, for eyes and for the keyboard
+    window.scrollTo(0, 0);
+    $("main").focus({ preventScroll: true });
+  }
+  state.placed = true;
   if (topic && changed) {
     $("records").replaceChildren();
+    $("records-note").textContent = "";
+    $("more").hidden = true;
     $("segments").replaceChildren();
     $("browse").reset();
     $("push").reset();
@@ -285,7 +347,7 @@ function place() {
 
 function showLogin() {
   if (state.live) { state.live.close(); state.live = null; }
-  for (const id of ["overview", "topic", "consumers"]) $(id).hidden = true;
+  for (const id of ["overview", "topic", "consumers", "trouble"]) $(id).hidden = true;
   $("login").hidden = false;
   $("state").textContent = "not logged in";
   $("login-form").elements.token.focus();
@@ -297,8 +359,9 @@ function live() {
   source.addEventListener("stats", (event) => {
     state.before = state.stats;
     state.stats = JSON.parse(event.data);
+    state.stats.byId = new Map(state.stats.topics.map((each) => [each.id, each]));
     const { store, broker } = state.stats;
-    $("state").textContent = `live · ${store.disk_free_bytes === undefined ? "" : size(store.disk_free_bytes) + " free · "}${number(broker.streams)} streams · up ${age(broker.uptime_s)}`;
+    $("state").textContent = `live · ${store.disk_free_bytes === undefined ? "" : size(store.disk_free_bytes) + " free · "}${count(broker.streams, "stream", "streams")} · up ${age(broker.uptime_s)}`;
     $("state").className = "good";
     show();
   });
@@ -361,6 +424,7 @@ submits("push", async (form) => {
 $("more").addEventListener("click", () => doing(() => browse(true)));
 $("follow").addEventListener("change", (event) => follow(event.target.checked));
 $("topic-filter").addEventListener("input", show);
+$("topic-order").addEventListener("change", show);
 $("segments-part").addEventListener("toggle", (event) => { if (event.target.open) doing(segments); });
 $("pause").addEventListener("click", () => doing(() => ask("POST", path("topics", state.topic, $("pause").dataset.act))));
 $("empty").addEventListener("click", async () => {

@@ -190,6 +190,7 @@ def following(run: Run) -> list[Row]:
     clients, events = run.amount(CLIENTS, 5), run.amount(10 * A_SECOND, 20)
     with run.place() as place, served(place / "store") as (_, store, port):
         topic = store.create_topic("events", schema=SCHEMA, sync="interval")
+        topic.push({"type": "t", "body": BODY})  # the first one imports pandas, where that is installed
         context = multiprocessing.get_context("spawn")
         with context.Manager() as manager, context.Pool(1) as pool:
             ready = manager.Event()

@@ -100,6 +100,15 @@ class Connection(HttpToolsProtocol):
             self._alarm.cancel()
             self._alarm = None
 
+    def write_now(self, data: bytes) -> bool:
+        """Writes a piece of an answer that is being streamed, if the client takes it at once: False where it has to wait, or
+        is gone, and nothing was written."""
+        cycle, transport = self.cycle, self.transport
+        if self.flow.write_paused or cycle.disconnected or not cycle.chunked_encoding or transport.is_closing():
+            return False
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
+
     def end_stream(self, last: bytes) -> None:
         """Ends an answer that is being streamed and not read: `last` is its last piece, which the client gets if it reads on
         within a few seconds."""

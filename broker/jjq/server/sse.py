@@ -123,6 +123,8 @@ class Stream:
         self._beat_is_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._cut = False
+        self._idle = False  # nothing waits, and nothing is being written
+        self._connection: Any = request.scope.get("extensions", {}).get("jjq.connection")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Before the answer begins, so that one subscription too many is an error like others.
@@ -160,7 +162,9 @@ class Stream:
 
     async def _follow(self) -> None:
         while True:
+            self._idle = not self.outbox.size
             await self.outbox.wait()
+            self._idle = False
             data = self.outbox.take()
             if data:
                 await self.send(data)
@@ -216,8 +220,21 @@ class Stream:
 
     def put(self, data: bytes) -> None:
         """What came, for the client; cuts it off when too much waits already."""
-        if not self._cut and not self.outbox.put(data):
+        if self._cut or not data or self._write_now(data):
+            return
+        self._idle = False
+        if not self.outbox.put(data):
             self.cut(f"more than {self._parts.settings.buffer_bytes:,} bytes waited for it (buffer_bytes)")
+
+    def _write_now(self, data: bytes) -> bool:
+        """Where nothing waits and the client takes it, without waking the task, which would take longer than the write."""
+        now = self._clock()
+        if not self._idle or now - self._checked_at >= self._parts.settings.heartbeat_s or self._connection is None:
+            return False
+        if not self._connection.write_now(data):
+            return False
+        self._sent_at = now
+        return True
 
     def cut(self, why: str) -> None:
         """Ends the connection of a client that is too slow; it resumes from the last id it has."""
@@ -226,9 +243,8 @@ class Stream:
         self._cut = True
         self._parts.counters.slow_clients += 1
         log.warning("a client of %s is cut off: %s", self.request.scope["path"], why)
-        connection = self.request.scope.get("extensions", {}).get("jjq.connection")
-        if connection is not None:
-            connection.end_stream(
+        if self._connection is not None:
+            self._connection.end_stream(
                 notice("jjq-end", {"code": "too_slow", "message": f"this client is too slow: {why}", "retryable": True})
             )
         if self._task is not None:

@@ -30,6 +30,8 @@ _ROWS = 1024  # of one piece
 _BYTES = 1 << 20
 _TAKE_ROWS = 64
 _KEPT_PIECES = 16  # of history, for others that come the same way
+_KEPT_JOINED = 4  # times its own size that a piece keeps for those who ask for the same; each may come another way
+_SMALL_BYTES = 4096  # and of a small one that
 _SCAN_ROWS = 64 << 10  # whose filtered column is looked at in one go
 _NEAR_ROWS = 4096  # matches that are as near are read together
 # A write to a client takes about as long, so with many of them what comes meanwhile goes into the next one.
@@ -77,6 +79,7 @@ class Chunk:
         self.offsets, self.frames, self.kinds = offsets, frames, kinds
         self.size = sum(map(len, frames))
         self._joined: dict[Any, bytes] = {}
+        self._joined_bytes = 0
 
     def joined(self, position: int, keep: Keep | None, places: Mapping[int, int] | None) -> bytes:
         """The events from a position on, as they are sent; made once for all who ask for the same.
@@ -87,7 +90,10 @@ class Chunk:
         key = (begin, None if keep is None else keep.key, None if places is None else tuple(sorted(places.items())))
         known = self._joined.get(key)
         if known is None:
-            known = self._joined[key] = self._join(begin, keep, places)
+            known = self._join(begin, keep, places)
+            self._joined_bytes += len(known)
+            if self._joined_bytes <= _KEPT_JOINED * max(self.size, _SMALL_BYTES):
+                self._joined[key] = known
         return known
 
     def _join(self, begin: int, keep: Keep | None, places: Mapping[int, int] | None) -> bytes:

@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.responses import Response
 
@@ -127,7 +127,8 @@ class Request:
         origin = self.headers.get("origin")
         allowed = self.parts.settings.origins
         if origin is not None:
-            if origin not in allowed and urlsplit(origin).netloc.lower() != self.headers.get("host", "").lower():
+            own = self.headers.get("host", "").lower()
+            if origin not in allowed and (not own or _parts_of(origin).netloc.lower() != own):
                 raise RequestError(
                     "a page of another site may not do this; the setting `origins` names those that may", "wrong_origin"
                 )
@@ -141,8 +142,8 @@ class Request:
         known = self.parts.hosts
         if host in known:
             return
-        name = (urlsplit(f"//{host}").hostname or "") if host.isprintable() else ""
-        if not self._is_own(name):
+        # A browser always names one; who does not is none.
+        if host and not self._is_own(_parts_of(f"//{host}").hostname or "?"):
             raise RequestError(
                 "this broker is not known by that name; use its address, a token, or name it in the setting `origins`",
                 "wrong_host",
@@ -152,8 +153,8 @@ class Request:
 
     def _is_own(self, name: str) -> bool:
         settings = self.parts.settings
-        own = {settings.host.lower(), socket.gethostname().lower(), "localhost", ""}
-        own |= {urlsplit(each).hostname or "" for each in settings.origins}
+        own = {settings.host.lower(), socket.gethostname().lower(), "localhost"}
+        own |= {_parts_of(each).hostname or "localhost" for each in settings.origins}
         if name in own or name.endswith(".localhost"):
             return True
         try:
@@ -257,6 +258,14 @@ class Request:
     async def _disconnected(self) -> None:
         while (await self.receive())["type"] != "http.disconnect":
             pass
+
+
+def _parts_of(url: str) -> SplitResult:
+    """Of a URL; without a host where it is none."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return urlsplit("")
 
 
 def _too_large(limit: int) -> RequestError:

@@ -9,6 +9,7 @@ import pytest
 
 import jjq
 from jjq.server.events import SCHEMA
+from jjq.server.feeds import Chunk
 from tests.brokers import serving
 from tests.stores import assert_whole
 
@@ -88,3 +89,14 @@ def test_those_who_never_read_cost_nothing_and_hold_up_nobody(tmp_path: Path) ->
                 sock.close()
             assert broker.stop() == 0
     assert_whole(path)
+
+
+def test_a_piece_that_many_come_to_from_elsewhere_is_not_kept_for_each() -> None:
+    frames = [b"data: %d\n\n" % i for i in range(1000)]
+    piece = Chunk(0, 0, 1000, list(range(1000)), frames, None)
+    for other in range(100):  # each stands elsewhere in partition 1, which is in its ids
+        joined = piece.joined(0, None, {0: 0, 1: other})
+        assert joined.startswith(b"id: 0:1,1:%d\ndata: 0\n\n" % other)
+        assert piece.joined(0, None, {0: 0, 1: other}) == joined
+    assert sum(map(len, piece._joined.values())) <= 4 * piece.size
+    assert piece.joined(0, None, {0: 0, 1: 0}) is piece.joined(0, None, {0: 0, 1: 0})

@@ -39,7 +39,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 COOKIE = "jjq-token"
-_BODY_PAUSE_S = 30.0  # between two pieces of a body
+_BODY_PAUSE_S = 30.0  # for each piece of a body
 _SMALL_BYTES = 64 << 10  # a body up to this size is parsed in the loop: a thread would take longer
 _MOST_HOSTS = 100
 _SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
@@ -199,23 +199,21 @@ class Request:
         length = self.headers.get("content-length", "")
         if length.isdecimal() and int(length) > limit:
             raise _too_large(limit)
-        message = await self.receive()  # the server has a timeout of its own for what is to come first
-        size = 0
-        while True:
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            piece: bytes = message.get("body", b"")
-            size += len(piece)
-            if size > limit:
-                raise _too_large(limit)
-            yield piece
-            if not message.get("more_body", False):
-                return
+        size, more = 0, True
+        while more:
             try:
                 async with asyncio.timeout(_BODY_PAUSE_S):
                     message = await self.receive()
             except TimeoutError:
                 raise RequestError("the body stopped coming", "request_timeout") from None
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            piece: bytes = message.get("body", b"")
+            more = message.get("more_body", False)
+            size += len(piece)
+            if size > limit:
+                raise _too_large(limit)
+            yield piece
 
     async def document(self, most: int | None = None) -> Any:
         """The body, of `most` bytes, as JSON, held against what the operation takes."""

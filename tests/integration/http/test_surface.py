@@ -149,6 +149,18 @@ def test_rates_are_held_to(serve: Fronting) -> None:
     assert int(answer.headers["retry-after"]) >= 1
 
 
+@pytest.mark.parametrize("begun", [b"", b"half"])
+def test_a_body_that_does_not_come_is_not_waited_for_for_ever(
+    front: Front, monkeypatch: pytest.MonkeyPatch, begun: bytes
+) -> None:  # fmt: skip
+    monkeypatch.setattr("jjq.server.http_requests._BODY_PAUSE_S", 0.05)
+    for path in (b"/pub?topic=t", b"/api/topics/t/objects"):
+        got = raw(front, b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n%b" % (path, begun))
+        assert got.startswith(b"HTTP/1.1 408 ")
+        assert json.loads(got.partition(b"\r\n\r\n")[2])["code"] == "request_timeout"
+    assert front.store.list_objects() == []
+
+
 # --- who asks from where ---------------------------------------------------------------------------------------------
 
 

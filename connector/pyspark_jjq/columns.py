@@ -30,7 +30,7 @@ from pyspark.sql.types import (
     UserDefinedType,
 )
 
-from jjq.errors import InvalidArgument, SchemaMismatch, TopicNotFound
+from jjq.errors import Forbidden, InvalidArgument, SchemaMismatch, TopicNotFound
 from pyspark_jjq.options import SinkOptions
 from pyspark_jjq.stores import find_topic, open_store
 from pyspark_jjq.words import nearest
@@ -98,7 +98,13 @@ def _make(store: Store, options: SinkOptions, schema: StructType) -> Topic:
                 "(a read with the option metadata adds such columns)"
             )
         arrow = _own_columns(schema)
-    return store.create_topic(options.topic, partitions=options.partitions, schema=arrow, exist_ok=True)
+    try:
+        return store.create_topic(options.topic, partitions=options.partitions, schema=arrow, exist_ok=True)
+    except Forbidden as error:
+        raise Forbidden(
+            f"{error.message}, and topic {options.topic!r} is missing; make it first (`jjq topic create`), or give the token "
+            "the right `admin` for it"
+        ) from error
 
 
 def _check_partitions(topic: Topic, wanted: int | None, streaming: bool) -> None:
@@ -228,8 +234,9 @@ def _fit(store: Store, topic: Topic, schema: StructType, options: SinkOptions) -
     missing = [field for field in given if field.name not in fields]
     if missing and not options.merge_schema:
         name = missing[0].name
+        near = nearest(name, list(fields))
         raise SchemaMismatch(
-            f"topic {topic.name!r} has no column {name!r}; {nearest(name, list(fields))} "
+            f"topic {topic.name!r} has no column {name!r}; {near if near.endswith('?') else f'{near}.'} "
             f'Drop the column, or add it to the topic with .option("mergeSchema", True) or alter_topic(add_columns=…)'
         )
     for field in given:

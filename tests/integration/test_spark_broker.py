@@ -22,6 +22,7 @@ from pyspark_jjq import DefaultSource, idling
 from pyspark_jjq.options import Access, BrokerUrl, parse_sink, parse_source
 from pyspark_jjq.reader import BatchReader, FilteringReader
 from pyspark_jjq.stream import StreamReader
+from tests.certificates import made_in
 from tests.readers import ALL, close_stores, number, rows, through_json, values
 
 
@@ -275,3 +276,29 @@ def test_what_no_option_says_of_a_broker_is_in_the_environment(monkeypatch: pyte
     )
     assert access(broker="jjq://host", token="mine") == Access("mine")
     assert parse_source({"topic": "t", "path": "/data"}).path == "/data"
+
+
+def test_a_broker_that_asks_for_a_certificate_is_shown_one(
+    store: jjq.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create_topic("t").push(b"v")
+    pem = made_in(tmp_path / "pem")
+    settings = ServerSettings(
+        store=store.path, flight_port=0, tls_cert=pem.server, tls_key=pem.server_key, tls_client_ca=pem.authority
+    )
+    front = FlightFront(store, settings, Guard(settings))
+    url = {"broker": f"jjq+tls://localhost:{front.start()}", "retryFor": "0"}
+    mine = {"tlsCa": str(pem.authority), "tlsCert": str(pem.client), "tlsKey": str(pem.client_key)}
+    try:
+        reader = batch(url | mine)
+        assert values(reader, reader.partitions()) == [b"v"]
+        with pytest.raises(jjq.BrokerUnavailable):
+            batch(url | {"tlsCa": mine["tlsCa"]})
+        close_stores()
+        for variable, path in (("TLS_CA", pem.authority), ("CLIENT_CERT", pem.client), ("CLIENT_KEY", pem.client_key)):
+            monkeypatch.setenv(f"JJQ_{variable}", str(path))
+        reader = batch(url)
+        assert values(reader, reader.partitions()) == [b"v"]
+    finally:
+        close_stores()
+        front.stop(30)

@@ -1,13 +1,17 @@
 """Spark through a broker that is a process of its own: reads, writes, and each micro-batch once."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.streaming import StreamingQuery
 
 import jjq
+from jjq.server.tokens import TokenFile
 from tests.brokers import Served, serving
 from tests.stores import assert_whole
 
@@ -37,6 +41,8 @@ def test_a_frame_goes_through_and_comes_back(spark: SparkSession, served: Served
     read = spark.read.format("jjq").options(broker=served.flight, topic="t", minPartitions=4).load()
     assert read.groupBy("name").count().count() == 7
     assert sorted(row.id for row in read.collect()) == list(range(1000))
+    seen = spark.read.format("jjq").options(broker=served.flight, topic="t", path=str(served.store)).load()
+    assert sorted(row.id for row in seen.collect()) == list(range(1000))
 
 
 def test_a_stream_writes_each_batch_once_though_the_driver_forgets_that_it_did(
@@ -58,3 +64,50 @@ def test_a_stream_writes_each_batch_once_though_the_driver_forgets_that_it_did(
     found = store.topic("out").read(columns=["value"]).read_all().column("value").to_pylist()
     assert sorted(found) == [b"%05d" % i for i in range(25)]
     assert [writer.last_batch for writer in store.writers()] == [2]
+
+
+def test_a_broker_that_is_killed_amid_a_query_leaves_each_record_there_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    wanted = [b"%05d" % i for i in range(600)]
+    with jjq.open(tmp_path / "store") as store, contextlib.ExitStack() as brokers:
+        out = store.create_topic("out")
+        store.create_topic("in", partitions=2).push_many(wanted)
+        broker = brokers.enter_context(serving(tmp_path / "store", "--no-http"))
+
+        def start() -> StreamingQuery:
+            options = {
+                "broker": broker.flight,
+                "topic": "in",
+                "startingOffsets": "earliest",
+                "maxOffsetsPerTrigger": 60,
+            }
+            frame = spark.readStream.format("jjq").options(**options).load().select("value")
+            writing = frame.writeStream.format("jjq").options(broker=broker.flight, topic="out")
+            return writing.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+
+        query = start()
+        for rows in (60, 240):  # a micro-batch is written, and the next one is on its way
+            while out.offsets()[0].end < rows:
+                query.awaitTermination(0.05)
+            broker.kill()
+            broker = brokers.enter_context(serving(tmp_path / "store", "--no-http", "--flight-port", str(broker.port)))
+            # What a task had staged in the one that was killed is gone: with one attempt for each task that ends the query.
+            with contextlib.suppress(StreamingQueryException):
+                query.awaitTermination(1)
+            if not query.isActive:
+                query = start()
+        query.awaitTermination()
+        assert sorted(out.read(columns=["value"]).read_all().column("value").to_pylist()) == wanted
+    assert_whole(tmp_path / "store")
+
+
+def test_who_may_not_is_told_so_in_the_first_line(spark: SparkSession, tmp_path: Path) -> None:
+    with jjq.open(tmp_path / "store") as store:
+        store.create_topic("t").push(b"v")
+    secret, _ = TokenFile(tmp_path / "store" / "tokens.json").create("other", read=("u",))
+    with serving(tmp_path / "store", "--no-http") as broker:
+        read = spark.read.format("jjq").options(broker=broker.flight, topic="t", token=secret)
+        with pytest.raises(AnalysisException) as caught:
+            read.load()
+    assert "Forbidden: token 'other' may not" in str(caught.value).splitlines()[0]

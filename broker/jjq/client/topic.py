@@ -183,9 +183,17 @@ class RemoteReader:
         columns = sorted({each.column for each in tests})
         if not slices or not columns:
             return list(slices)
+        # First of whole files, as in most no row meets them.
+        left = self._where(slices, tests, columns, batches=False)
+        return self._where(left, tests, columns, batches=True) if left else []
+
+    def _where(
+        self, slices: Sequence[Slice], tests: Sequence[Test], columns: Sequence[str], *, batches: bool
+    ) -> list[Slice]:
         without: dict[int, list[tuple[int, int]]] = {}
-        for partition, start, end, said in self._ask("bounds", ranges=_ranges(slices), columns=columns):
-            known = {name: each and Bounds(*each) for name, each in zip(columns, said, strict=True)}
+        said = self._ask("bounds", ranges=_ranges(slices), columns=columns, batches=batches)
+        for partition, start, end, bounds in said:
+            known = {name: each and Bounds(*each) for name, each in zip(columns, bounds, strict=True)}
             if not all((found := known[test.column]) is None or test.may_hold(found) for test in tests):
                 without.setdefault(partition, []).append((start, end))
         return [left for each in slices for left in _left_of(each, without.get(each.partition, ()))]

@@ -344,15 +344,17 @@ class LogReader:
         return found
 
     def bounds(
-        self, slices: Sequence[Slice], names: Sequence[str]
+        self, slices: Sequence[Slice], names: Sequence[str], *, batches: bool
     ) -> Iterator[tuple[int, int, int, tuple[Bounds | None, ...]]]:
-        """Of each batch of a sealed file in the slices its partition, where it begins and ends, and the bounds of these
-        columns: what `where` compares, for who compares it elsewhere."""
+        """Of each sealed file in the slices, or each of its batches, its partition, where it begins and ends, and the bounds
+        of these columns: what `where` compares, for who compares it elsewhere."""
         for each in slices:
             if each.segment is not None and each.segment.kind == "arrow":
                 with contextlib.suppress(FileNotFoundError):
                     sealed = self._sealed_reader(each.partition, each.segment, self._keeper)
-                    yield from ((each.partition, *said) for said in sealed.said(each.start, each.end, names))
+                    yield from (
+                        (each.partition, *said) for said in sealed.said(each.start, each.end, names, batches=batches)
+                    )
 
     def _left_from(self, partition: int, offset: int) -> int:
         """The first offset from here on that is not lost: what repair could not save may take several rows."""

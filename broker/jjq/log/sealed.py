@@ -352,9 +352,13 @@ class SealedReader:
         return bounds.bounds_of_all(self._said, self.schema.field(name), rows)
 
     def said(
-        self, start: int, end: int, names: Sequence[str]
+        self, start: int, end: int, names: Sequence[str], *, batches: bool
     ) -> Iterator[tuple[int, int, tuple[bounds.Bounds | None, ...]]]:
-        """Of each batch in the offsets `[start, end)` where it begins and ends there, and the bounds of these columns."""
+        """The bounds of these columns in the offsets `[start, end)`: of each batch, and where it begins and ends there, or
+        of the whole file."""
+        if not batches:
+            yield start, end, tuple(self._whole(name) for name in names)
+            return
         each = zip(*(self.bounds(name) for name in names), strict=True) if names else ()
         for number, found in enumerate(each):
             field = self.field(number)

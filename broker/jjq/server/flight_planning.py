@@ -51,14 +51,14 @@ def within(call: Call, topic_id: Any, ranges: Any, since: Any, until: Any, files
 
 
 @action
-def bounds(call: Call, topic_id: Any, ranges: Any, columns: Any) -> list[Any]:
-    """Of the batches of sealed files in ranges `partition, start, end`, and for each column `[low, high, nulls, rows]`, or
-    null where nothing is said."""
+def bounds(call: Call, topic_id: Any, ranges: Any, columns: Any, batches: bool = True) -> list[Any]:
+    """Of the batches of sealed files in ranges, or of whole files, `partition, start, end`, and for each column `[low, high,
+    nulls, rows]`, or null where nothing is said."""
     topic, names = call.topic("read", topic_id), texts(columns, "columns")
     return [
         [place, start, end, [None if each is None else list(each) for each in said]]
         for slices in _planned(topic, ranges)
-        for place, start, end, said in topic.reader.bounds(slices, names)
+        for place, start, end, said in topic.reader.bounds(slices, names, batches=bool(batches))
     ]
 
 

@@ -67,6 +67,11 @@ def size(fd: int) -> int:
     )  # a third of the cost of fstat; nothing here reads or writes at the file's own position
 
 
+def has_name(fd: int) -> bool:
+    """Whether a file is in a directory still: what is written to one that is not goes with its last descriptor."""
+    return os.fstat(fd).st_nlink > 0
+
+
 def pread(fd: int, length: int, position: int) -> bytes:
     """Exactly `length` bytes, fewer only at the end of the file."""
     data = os.pread(fd, length, position)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import re
 import shutil
@@ -84,6 +85,7 @@ class SqliteDriver:
         self._connection: sqlite3.Connection | None = None
         self._lock_fd = -1
         self._full: bool | None = None
+        self._opened: tuple[int, int] | None = None  # which file it was, by device and number
         self._copy: tempfile.TemporaryDirectory[str] | None = None
         self._closed = False
         _drivers.add(self)
@@ -127,6 +129,7 @@ class SqliteDriver:
             connection = self._open()
             try:
                 files.lock(self._lock_fd)
+                self._check_named()
                 self._sync(connection, durable)
                 connection.execute("BEGIN IMMEDIATE")
                 try:
@@ -147,6 +150,7 @@ class SqliteDriver:
             connection = self._open()
             try:
                 files.lock(self._lock_fd)
+                self._check_named()
                 self._sync(connection, durable)
                 return connection.execute(QUERIES[name], values).rowcount
             finally:
@@ -247,9 +251,27 @@ class SqliteDriver:
                 finally:
                     files.unlock(self._lock_fd)
                 connection.execute("PRAGMA wal_autocheckpoint = 1000")
+                self._opened = self._named()
             self._full = None
             self._connection = connection  # at the last: an interrupt before leaves none without its lock
         return self._connection
+
+    def _named(self) -> tuple[int, int] | None:
+        """Which file has the catalog's name now."""
+        try:
+            found = os.stat(self.path)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _check_named(self) -> None:
+        """Raises StoreError where the catalog's file was removed or replaced: nobody will ever see what is written to it."""
+        if self._named() != self._opened:
+            raise StoreError(
+                f"the catalog {self.path} was removed or replaced while it was open; put it back or run `jjq repair`, and open "
+                f"the store again",
+                path=str(self.path), errno=errno.ENOTDIR,
+            )  # fmt: skip
 
     @staticmethod
     def _connect(uri: str) -> sqlite3.Connection:

@@ -150,6 +150,10 @@ class ActiveFile:
             and not self.failed
         )
 
+    def named(self) -> bool:
+        """Whether both files are there for others: somebody may have removed them, or the whole store."""
+        return files.has_name(self._fd) and files.has_name(self._index_fd)
+
     def torn_locked(self) -> bool:
         """Whether there are bytes after the last entry: someone died, or failed, between the write and its entry."""
         return files.size(self._fd) != self.length or self._index_size % ENTRY_SIZE != 0

@@ -25,6 +25,7 @@ from jjq.log.stream import stream_paths
 from jjq.model import Segment
 
 _GROUP_BYTES = 32 << 20  # what one leader writes at once
+_LOOK_US = 100_000  # how often the active file's name is looked for where pushes do not wait for the disk
 
 
 class PartitionLog:
@@ -49,6 +50,7 @@ class PartitionLog:
         self._led = False  # whether some thread leads, or has been told to
         self._lock_fd = -1
         self._active: ActiveFile | None = None
+        self._looked_at = 0  # when its name was looked for
         self._settings: LogSettings | None = None
 
     # --- appending ---------------------------------------------------------------------------------------------------
@@ -260,6 +262,12 @@ class PartitionLog:
             if active.ready_locked():
                 settings = self._settings
                 assert settings is not None
+                # An acknowledgement of what nobody will find is none. Where none means a sync, looking each time would cost.
+                if settings.sync == "always" or abs(now - self._looked_at) > _LOOK_US:
+                    self._looked_at = now
+                    if not active.named():
+                        self.forget_active()  # opened by its name again, it says what is missing
+                        continue
                 if (
                     active.length - active.head_length < settings.segment_bytes
                     and (settings.segment_rows is None or active.rows < settings.segment_rows)

@@ -103,6 +103,13 @@ class LogReader:
                     raise self._missing(row)
                 return row, end, True
 
+    def _check_moved_on(self, row: Any) -> None:
+        """Raises DamagedSegment where the active file is gone, though this process may have it open, and is the active one
+        still."""
+        again = self._catalog.partition(self.topic_id, row.partition)
+        if (again.active, again.end_offset) == (row.active, row.end_offset):
+            raise self._missing(row)
+
     def _missing(self, row: Any) -> DamagedSegment:
         path = self._partition_dir(row.partition) / f"{row.active}.arrows"
         return DamagedSegment(
@@ -197,10 +204,14 @@ class LogReader:
         if row.active is not None:
             with self._mutex:
                 last = self._active_reader(row).last()
-            directory = self._partition_dir(partition)
+            try:
+                length = (self._partition_dir(partition) / f"{row.active}.arrows").stat().st_size
+            except FileNotFoundError:
+                self._check_moved_on(row)
+                return self.segment_infos(partition)
             segments.append(
                 Segment(
-                    row.active, "arrows", row.end_offset, end, (directory / f"{row.active}.arrows").stat().st_size,
+                    row.active, "arrows", row.end_offset, end, length,
                     last.file_crc, 0, row.active_schema, NO_TS, last.run_max_ts, 0, last.appended_at,
                 )
             )  # fmt: skip
@@ -282,6 +293,7 @@ class LogReader:
             try:
                 length = path.stat().st_size
             except FileNotFoundError:
+                self._check_moved_on(row)
                 continue
             segments.append(
                 Segment(row.active, "arrows", row.end_offset, visible, length, 0, 0, row.active_schema, 0, 0, 0, 0)

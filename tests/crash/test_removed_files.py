@@ -1,0 +1,93 @@
+"""Files that somebody removes below processes that have them open: nothing is acknowledged that nobody will find, and
+nobody waits for what will not come back."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import jjq
+from jjq.repair import repair
+from tests.stores import assert_whole
+
+
+@pytest.fixture
+def store(place: Path) -> Iterator[jjq.Store]:
+    with jjq.open(place, maintenance=False) as opened:
+        yield opened
+
+
+def begin(store: jjq.Store, sync: str) -> tuple[jjq.Topic, jjq.Subscriber]:
+    """A topic whose files this process has open, to write and to read."""
+    topic = store.create_topic("t", sync=sync)
+    topic.push(b"there")
+    subscriber = store.create_subscriber("t", "s")
+    assert subscriber.pop() is not None
+    return topic, subscriber
+
+
+def pushes_until_refused(topic: jjq.Topic) -> jjq.JjqError:
+    while True:
+        try:
+            topic.push(b"lost")
+        except jjq.JjqError as error:
+            return error
+
+
+REMOVALS: dict[str, Callable[[Path, Path], None]] = {
+    "the store": lambda store, partition: shutil.rmtree(store),
+    "a partition": lambda store, partition: shutil.rmtree(partition),
+    "the data": lambda store, partition: next(partition.glob("*.arrows")).unlink(),
+    "the index": lambda store, partition: next(partition.glob("*.index")).unlink(),
+}
+
+
+@pytest.mark.parametrize("remove", REMOVALS.values(), ids=REMOVALS)
+def test_nothing_is_acknowledged_into_a_file_that_was_removed(
+    store: jjq.Store, remove: Callable[[Path, Path], None]
+) -> None:
+    topic, subscriber = begin(store, "always")
+    remove(store.path, store.path / "topics" / topic.id / "0")
+    for push in (lambda: topic.push(b"lost"), lambda: topic.push_many([b"lost"] * 3)):
+        with pytest.raises(jjq.DamagedSegment, match="active file is missing; run `jjq repair`"):
+            push()
+    if not store.path.exists():
+        with pytest.raises(jjq.StoreError, match="removed or replaced") as caught:
+            subscriber.seek("earliest")
+        assert not caught.value.retryable
+
+
+@pytest.mark.parametrize("sync", ["interval", "none"])
+def test_where_pushes_do_not_wait_for_the_disk_it_is_seen_soon(store: jjq.Store, sync: str) -> None:
+    topic, _ = begin(store, sync)
+    shutil.rmtree(store.path / "topics" / topic.id / "0")
+    assert isinstance(pushes_until_refused(topic), jjq.DamagedSegment)
+
+
+def test_reading_a_file_that_was_removed_ends_with_an_error(store: jjq.Store) -> None:
+    """Though this process has it open: others would not read the same."""
+    topic, _ = begin(store, "always")
+    next((store.path / "topics" / topic.id / "0").glob("*.arrows")).unlink()
+    for look in (topic.read, topic.segments):
+        with pytest.raises(jjq.DamagedSegment, match="active file is missing"):
+            look()
+
+
+def test_nothing_is_written_to_a_catalog_that_was_removed(store: jjq.Store, place: Path) -> None:
+    topic, subscriber = begin(store, "always")
+    topic.push(b"in time")
+    (place / "catalog.db").unlink()
+    for change in (lambda: store.create_topic("new"), subscriber.pop, lambda: subscriber.seek("earliest")):
+        with pytest.raises(jjq.StoreError, match="removed or replaced while it was open"):
+            change()
+    topic.push(b"in a file that is there")
+    store.close()
+    assert_repaired(place, [b"there", b"in time", b"in a file that is there"])
+
+
+def assert_repaired(place: Path, values: list[bytes]) -> None:
+    repair(place)
+    assert_whole(place)
+    with jjq.open(place, read_only=True) as store:
+        assert store.topic("t").read().read_all()["value"].to_pylist() == values

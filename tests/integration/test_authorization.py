@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -333,3 +334,53 @@ def test_the_store_is_whole_after_all_of_it(world: World) -> None:
     assert world.store.verify().ok
     with contextlib.suppress(JjqError):
         world.store.delete_topic("t")
+
+
+def fetch(world: World, method: str, path: str, token: str | None) -> tuple[int, bytes]:
+    host, _, port = world.broker.http.removeprefix("http://").partition(":")
+    with contextlib.closing(http.client.HTTPConnection(host, int(port))) as connection:
+        connection.request(method, path, headers={"Authorization": f"Bearer {token}"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+@pytest.mark.parametrize(("kind", "named"), [("of another", False), ("read all", True)])
+def test_what_is_not_there_names_nothing_that_may_not_be_seen(world: World, kind: str, named: bool) -> None:
+    world.prepare()
+    with contextlib.suppress(jjq.TopicNotFound):
+        world.store.delete_topic("other")
+    token = world.tokens[kind]
+    with jjq.connect(world.broker.flight, token=token) as store:
+        for ask in (lambda: store.topic("other"), lambda: store.subscriber("t-x")):
+            with pytest.raises((jjq.TopicNotFound, jjq.SubscriberNotFound)) as caught:
+                ask()
+            assert ("; " in str(caught.value)) is named
+    for path in ("/api/topics/other", "/api/subscribers/t-x"):
+        status, body = fetch(world, "GET", path, token)
+        assert status == 404
+        assert (b"; " in body) is named
+
+
+def test_a_wait_over_http_ends_when_its_token_is_revoked(world: World) -> None:
+    """And takes nothing: the record is there for the next."""
+    world.prepare()
+    file = TokenFile(tokens_in(world.store.path))
+    token, _ = file.create("waits", read=("t",))
+    subscriber = world.store.create_subscriber("t", "t-waits", start="latest")
+    answers: list[tuple[int, bytes]] = []
+    waiting = threading.Thread(
+        target=lambda: answers.append(fetch(world, "POST", "/api/subscribers/t-waits/pop?timeout=60", token))
+    )
+    waiting.start()
+    while (
+        b'jjq_http_running{operation="pop_records"} 1'
+        not in fetch(world, "GET", "/metrics", world.tokens["admin all"])[1]
+    ):
+        assert waiting.is_alive()
+    file.revoke("waits")
+    world.store.topic("t").push(b"after")
+    waiting.join()
+    assert answers[0][0] == 401
+    record = subscriber.pop()
+    assert record is not None
+    assert record.value == b"after"

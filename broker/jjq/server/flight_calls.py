@@ -18,6 +18,7 @@ from jjq.errors import (
     InvalidArgument,
     JjqError,
     StoreError,
+    TopicNotFound,
 )
 from jjq.model import SegmentInfo, StagedFile
 from jjq.server.flight_sessions import SILENCE_S, Session, Sessions
@@ -128,7 +129,10 @@ class Call:
         """The topic of that name. Who may not see it is not told whether it is there."""
         if isinstance(name, str):
             self.may(operation, name)
-        return self.store.topic(name)
+        try:
+            return self.store.topic(name)
+        except TopicNotFound as error:
+            raise self.caller.told(error) from None
 
     def own_session(self) -> Session:
         if self.session is None:
@@ -147,7 +151,10 @@ def run(name: str, call: Call, args: object) -> Any:
         inspect.signature(function).bind(call, **args)
     except TypeError as error:
         raise InvalidArgument(f"{name}: {error}; it takes {', '.join(arguments(function)) or 'nothing'}") from error
-    return function(call, **args)
+    try:
+        return function(call, **args)
+    except JjqError as error:
+        raise call.caller.told(error) from error.__cause__
 
 
 def arguments(function: Action) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from jjq.clock import now_us
-from jjq.errors import Forbidden, JjqError, TooManyRequests, Unauthorized
+from jjq.errors import Forbidden, JjqError, SubscriberNotFound, TooManyRequests, TopicNotFound, Unauthorized
 from jjq.interest import glob
 from jjq.server.settings import ServerSettings
 from jjq.server.tokens import ACTIONS, Token, TokenFile, hashed
@@ -93,6 +93,12 @@ class Caller:
         if action == "admin":
             audit_log.warning("refused", extra={"fields": {"caller": self.name, "needs": action, "topic": topic}})
         raise Forbidden(f"token {self.name!r} may not {what} {where}")
+
+    def told(self, error: JjqError) -> JjqError:
+        """An error as the caller may see it: who may not see every topic is given no names to choose from."""
+        if isinstance(error, (TopicNotFound, SubscriberNotFound)) and not self.can(ANY, None):
+            return type(error)(error.message.partition("; ")[0], **error.details)
+        return error
 
     def spend(self, records: int, bytes_: int) -> None:
         """Counts what is about to be pushed; raises TooManyRequests, whose `retry_after` is in seconds."""

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from jjq.errors import JjqError, TooManyRequests
+from jjq.errors import JjqError, SubscriberNotFound, TooManyRequests, TopicNotFound
 from jjq.server import (
     events,
     http_care,
@@ -149,7 +149,10 @@ class App:
             request.allow(operation.action, request.arguments.get("topic"))
         if self._parts.stopping.is_set() and operation.action is not None:
             raise RequestError("the broker is stopping; try again in a moment", "stopping")
-        answer = await operation.handler(request)
+        try:
+            answer = await operation.handler(request)
+        except (TopicNotFound, SubscriberNotFound) as error:
+            raise request.caller.told(error) from None
         if answer is None:
             return Response(status_code=204)
         return Json(answer) if isinstance(answer, (dict, list)) else answer

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from jjq.feed import watched
 from jjq.presence import bell
+from jjq.server.guard import NEEDS
 from jjq.server.http_requests import Request
 from jjq.topic import Topic
 
@@ -44,6 +45,8 @@ async def look_until(
     try:
         armed = await request.run(listener.arm)
         while True:
+            # It can be long since it was asked: a token that was revoked meanwhile takes nothing.
+            request.caller.may(NEEDS[request.operation.action or "read"], topic.name)
             found = await request.run(look)
             left = until - loop.time()
             if found or left <= 0 or over.done():

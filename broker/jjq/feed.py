@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from jjq.errors import DataLoss
+from jjq.errors import DamagedSegment, DataLoss, JjqError, StoreError
 from jjq.model import PartitionOffsets, Record, Slice
 from jjq.records import to_records
 from jjq.topic import Topic
@@ -61,7 +62,9 @@ class Feed:
     gives the places to begin at, by partition, in partitions that the topic has got meanwhile; without it there come none.
 
     Methods that look for records raise DataLoss when those at a position are gone (the caller decides, moves the
-    position and asks again), DamagedSegment, TopicDeleted and StoreClosed.
+    position and asks again, or has it held), TopicDeleted and StoreClosed at once. What cannot be read of one partition
+    (DamagedSegment, StoreError) holds up no other: it is raised when of the others all was taken that they held when it
+    was met, and again when that partition is looked at after.
     """
 
     def __init__(
@@ -78,6 +81,8 @@ class Feed:
         # taken all there was before, so that consumers who come for one record each starve none either.
         self._turn = sum(window.position for window in self._windows.values()) % max(1, len(self._order))
         self._bytes = self._share()
+        self._held: dict[int, tuple[JjqError, dict[int, int]]] = {}  # by partition an error, and what comes before it
+        self._told: JjqError | None = None
 
     def __repr__(self) -> str:
         return f"<Feed of {self._topic.name!r} at {self.places()}>"
@@ -120,6 +125,7 @@ class Feed:
             return True
         if (window.position, window.lineage) == place:
             return False
+        self._held.pop(partition, None)
         offset, lineage = place
         if lineage != window.lineage or offset < window.position:
             window.clear()
@@ -160,7 +166,10 @@ class Feed:
         if self._left_active:
             self._grow()
         while True:
+            self._raise_held()
             found = next((partition for partition in self._in_turn() if self.has(partition)), None)
+            if found is None:
+                self._raise_held(nothing_else=True)
             if found is not None or not self._grow():
                 return found
 
@@ -174,10 +183,45 @@ class Feed:
     def _after(self, partition: int) -> None:
         self._turn = (self._order.index(partition) + 1) % len(self._order)
 
-    def has(self, partition: int, rows: int = _DECODE_ROWS) -> bool:
-        """Whether a partition has a record. `rows` is how many the caller is about to take."""
+    def _look(self, partition: int, rows: int = _DECODE_ROWS) -> bool:
         window = self._windows[partition]
         return bool(window.ready) or self._decode(window, rows) or (self._fill(window) and self._decode(window, rows))
+
+    def has(self, partition: int, rows: int = _DECODE_ROWS) -> bool:
+        """Whether a partition has a record. `rows` is how many the caller is about to take. An error of this partition alone
+        is held."""
+        if partition in self._held:
+            return False
+        try:
+            return self._look(partition, rows)
+        except (DamagedSegment, StoreError) as error:
+            self.hold(partition, error)
+            return False
+
+    def hold(self, partition: int, error: JjqError) -> bool:
+        """Leaves a partition out until the others have given what they hold now; then the error is raised. False for one that
+        was raised so."""
+        if error is self._told:
+            self._told = None
+            return False
+        before: dict[int, int] = {}
+        for other in self._windows:
+            if other != partition:
+                with contextlib.suppress(JjqError):  # it has an error of its own
+                    before[other] = self._topic.reader.offsets(other).end
+        self._held[partition] = error.with_traceback(None), before  # which would keep alive whoever asked
+        return True
+
+    def _raise_held(self, *, nothing_else: bool = False) -> None:
+        """Raises an error whose time has come, those of several partitions in turn."""
+        for partition, (error, before) in self._held.items():
+            if nothing_else or all(
+                other in self._held or self._windows[other].position >= end for other, end in before.items()
+            ):
+                del self._held[partition]
+                self._after(partition)
+                self._told = error if isinstance(error, DataLoss) else None
+                raise error
 
     def head(self, partition: int) -> Record:
         """The next record of a partition that has one."""
@@ -196,6 +240,7 @@ class Feed:
         """Up to `most` records, of each partition an even share as long as it has them, in order within each."""
         if self._left_active:
             self._grow()
+        self._raise_held()
         even = -(-most // max(1, len(self._order)))
         live = [partition for partition in self._in_turn() if self.has(partition, even)]
         taken: list[Record] = []
@@ -209,6 +254,8 @@ class Feed:
                     if not taken:
                         raise
                     return taken  # these have left their windows; whoever asks for more meets the error again
+        if not taken:
+            self._raise_held(nothing_else=True)
         return taken if taken or not self._grow() else self.take_many(most)
 
     def _take_into(self, taken: list[Record], partition: int, count: int) -> bool:

@@ -24,7 +24,6 @@ from jjq.clock import now_us
 from jjq.errors import (
     DamagedSegment,
     DataLoss,
-    InvalidArgument,
     StoreClosed,
     StoreReadOnly,
     SubscriberBusy,
@@ -33,7 +32,7 @@ from jjq.errors import (
 )
 from jjq.feed import Feed, Place, watched
 from jjq.model import PartitionLag, Record
-from jjq.values import shown, timeout_s, whole
+from jjq.values import timeout_s, whole
 from jjq.wake import until_found, wait_for
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from jjq.topic import Topic
 
 Result = TypeVar("Result")
-ON_DATA_LOSS = ("error", "skip")
 _log = logging.getLogger("jjq.subscriber")
 _subscribers: weakref.WeakSet[Subscriber] = weakref.WeakSet()
 
@@ -56,7 +54,8 @@ class Subscriber:
 
     Records that are gone before they were read are an error (DataLoss, which names what was asked, the earliest left and
     how many are lost; `seek` goes on from anywhere), or with on_data_loss="skip" are counted in `skipped`, logged once a
-    gap, and passed over. `Topic.empty` takes cursors along, so what it let go is no loss.
+    gap, and passed over. `Topic.empty` takes cursors along, so what it let go is no loss. The error of one partition comes
+    when of the others all was given that they held by then; who goes on gets what they hold since, and the error again.
     """
 
     def __init__(self, store: Store, topic: Topic, row: SubscriberRow) -> None:
@@ -415,7 +414,9 @@ class Subscriber:
             feed.move(partition, cursor)
             return
         if self.on_data_loss != "skip":
-            raise loss
+            if not feed.hold(partition, loss):
+                raise loss
+            return
         target = (loss.earliest, self._topic.reader.offsets(partition).lineage)
         if (
             durable
@@ -529,12 +530,6 @@ def resolve_places(topic: Topic, start: Any, on_data_loss: str) -> dict[int, Pla
             raise topic.reader.lost(partition, offset, earliest, bounds[partition].end)
         places[partition] = (max(offset, earliest), bounds[partition].lineage)
     return places
-
-
-def check_on_data_loss(value: object) -> str:
-    if value not in ON_DATA_LOSS:
-        raise InvalidArgument(f"on_data_loss must be 'error' or 'skip', not {shown(value)}")
-    return str(value)
 
 
 def _after_fork_in_child() -> None:

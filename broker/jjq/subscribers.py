@@ -12,7 +12,8 @@ from jjq.catalog.rows import SubscriberRow
 from jjq.clock import now_us
 from jjq.errors import InvalidArgument, SubscriberExists, SubscriberNotFound
 from jjq.model import check_name
-from jjq.subscriber import Subscriber, check_on_data_loss, lock_path, resolve_places, ring
+from jjq.skipping import check_on_data_loss
+from jjq.subscriber import Subscriber, lock_path, resolve_places, ring
 
 if TYPE_CHECKING:
     from jjq.store import Store

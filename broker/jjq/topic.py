@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,6 +43,7 @@ from jjq.schema import (
     longest,
     to_bytes,
 )
+from jjq.skipping import check_on_data_loss, plan_past, read_past
 from jjq.staging import partition_of
 from jjq.start import At, Edge, Last, Parsed, parse_for
 from jjq.values import MOST, each_of, shown, whole
@@ -362,23 +364,28 @@ class Topic:
 
     def read(
         self, start: Any = "earliest", end: Any = "latest", columns: Sequence[str] | None = None,
-        metadata: Sequence[str] | None = None, partitions: Sequence[int] | None = None,
+        metadata: Sequence[str] | None = None, partitions: Sequence[int] | None = None, on_data_loss: str = "error",
     ) -> pa.RecordBatchReader:  # fmt: skip
         """The records from `start` to `end` (exclusive; `latest` is fixed now), partition after partition.
 
         Of `columns` only those are read from the files. `metadata`: which of `_topic`, `_partition`, `_offset`,
         `_timestamp`, `_key`, `_headers` to add; by default none for a topic with a schema, else
         `_partition, _offset, _timestamp, _key`. DuckDB, Polars and pandas take the reader as it is.
+
+        Where records in between are gone it raises DataLoss before the first; at damage DamagedSegment, when what lies
+        before was read. With on_data_loss="skip" it goes on behind them, and logs what it skipped (`jjq.topic`).
         """
-        user, added, each = self.plan_read(start, end, columns, metadata, partitions)
-        batches = self.reader.read(each, user, added, BATCH_BYTES)
+        user, added, each = self.plan_read(start, end, columns, metadata, partitions, on_data_loss)
+        read = functools.partial(self.reader.read, user=user, metadata=added, target_bytes=BATCH_BYTES)
+        batches = read(each) if on_data_loss == "error" else read_past(self, each, read)
         return pa.RecordBatchReader.from_batches(output_schema(user, added), batches)
 
     def plan_read(
         self, start: Any = "earliest", end: Any = "latest", columns: Sequence[str] | None = None,
-        metadata: Sequence[str] | None = None, partitions: Sequence[int] | None = None,
+        metadata: Sequence[str] | None = None, partitions: Sequence[int] | None = None, on_data_loss: str = "error",
     ) -> tuple[pa.Schema, tuple[str, ...], list[Slice]]:  # fmt: skip
         """What `read` would read: columns, metadata, slices."""
+        plan = self.plan if check_on_data_loss(on_data_loss) == "error" else functools.partial(plan_past, self)
         self.catch_up()
         user = self.select(columns)
         added = self.check_metadata(_RAW_METADATA if metadata is None and self.schema is None else metadata or ())
@@ -386,7 +393,7 @@ class Topic:
         if partitions is not None:
             chosen = [self.check_partition(p) for p in each_of(partitions, int, "partitions is a list of numbers")]
         first, last = self.resolve(start, partitions=chosen), self.resolve(end, end=True, partitions=chosen)
-        return user, added, [each for p in chosen for each in self.plan(p, first[p], max(first[p], last[p]))]
+        return user, added, [each for p in chosen for each in plan(p, first[p], max(first[p], last[p]))]
 
     def to_pandas(self, start: Any = "earliest", end: Any = "latest", **options: Any) -> Any:
         """`read` as a pandas DataFrame."""

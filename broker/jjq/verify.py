@@ -252,12 +252,13 @@ class Verifier:
                 if (now.active, now.boot_id) != (row.active, row.boot_id):
                     return False
                 self._bad_file(topic, row.partition, path, (row.end_offset, row.end_offset), error)
+                end = PartitionEnd(_EVER, row.lineage)  # nobody knows
             else:
                 end = PartitionEnd(found.offset, row.lineage)
                 self._note_active(path, found)
                 self.report.bytes += found.position
+                self.report.records += end.offset - row.end_offset
             self.report.segments += 1
-            self.report.records += end.offset - row.end_offset
         self._ends[topic.id, row.partition] = end
         for number, start in self._catalog.lineages(topic.id, row.partition, -1):
             if start > end.offset and number <= row.lineage:

@@ -6,6 +6,7 @@ import shutil
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,7 @@ import jjq
 from jjq.errors import DamagedSegment
 from jjq.log import flat
 from jjq.log.format import ENTRY_SIZE
+from jjq.repair import repair
 from tests.crash.checks import Rows, open_alone
 from tests.stores import flip, roll
 
@@ -347,6 +349,120 @@ def test_who_follows_record_by_record_gets_what_is_whole_before_damage(tmp_path:
         for _ in range(2):
             with pytest.raises(DamagedSegment):
                 subscriber.pop()
+
+
+@pytest.mark.parametrize("state", ["active", "rolled"])
+@pytest.mark.parametrize("damaged", [3, 6, 9])
+def test_what_comes_before_a_damaged_entry_of_an_index_is_read(damaged: int, state: str, tmp_path: Path) -> None:
+    with jjq.open(tmp_path, maintenance=False) as store:
+        topic = store.create_topic("t")
+        for i in range(10):
+            topic.push_many([b"value %d" % i] * 3)
+        if state == "rolled":
+            roll(store, "t")
+        index = Path(topic.segments()[0].path).with_suffix(".index")
+    flip(index, (1 + damaged) * ENTRY_SIZE + 20)
+    if (damaged, state) == (9, "active"):
+        return  # without its last entry nobody knows where the file ends
+    with jjq.open(tmp_path, maintenance=False) as store:
+        before = list(range(3 * damaged))
+        for read in (by_pops, by_polls, by_channel, by_batches):
+            found: list[int] = []
+            with pytest.raises(DamagedSegment, match="the index is damaged"):
+                exhaust(read(store), found)
+            assert found == before, read.__name__
+        topic = store.topic("t")
+        for offset in before:
+            assert [r.offset for r in topic.records(topic.plan(0, offset, offset + 1))] == [offset]
+        report = store.verify()
+        assert len(report.problems) == 1
+        early = topic.records(topic.plan(0, 0, 1))
+        assert topic.offset_for_timestamp(next(iter(early)).timestamp) == {0: 0}
+
+
+def test_who_follows_record_by_record_gets_what_comes_before_a_damaged_entry(tmp_path: Path) -> None:
+    with jjq.open(tmp_path, maintenance=False) as store:
+        topic = store.create_topic("t")
+        subscriber = store.create_subscriber("t", "s")
+        topic.push(b"first")
+        assert subscriber.pop().offset == 0
+        for i in range(1, 10):
+            topic.push(b"value %d" % i)
+        flip(Path(topic.segments()[0].path).with_suffix(".index"), 7 * ENTRY_SIZE + 20)
+        assert [subscriber.pop().offset for _ in range(5)] == [1, 2, 3, 4, 5]
+        with pytest.raises(DamagedSegment):
+            subscriber.pop()
+
+
+def damaged_partition(store: jjq.Store) -> jjq.Topic:
+    """Of three partitions with ten records each the first is damaged from its fourth record on."""
+    topic = store.create_topic("t", partitions=3)
+    for partition in range(3):
+        for i in range(10):
+            topic.push(b"value %d" % i, partition=partition)
+    file = Path(topic.segments(0)[0].path)
+    flip(file, file.read_bytes().index(b"value 3"))
+    return topic
+
+
+def take_all(take: Callable[[], jjq.Record | None], found: list[tuple[int, int]]) -> None:
+    while record := take():
+        found.append((record.partition, record.offset))
+
+
+WHOLE = {(0, offset) for offset in range(3)} | {(partition, offset) for partition in (1, 2) for offset in range(10)}
+
+
+@pytest.mark.parametrize("read", [by_pops, by_polls], ids=lambda each: each.__name__)
+def test_damage_of_one_partition_holds_up_no_other_and_is_told_then(read: Callable[..., Any], tmp_path: Path) -> None:
+    with jjq.open(tmp_path) as store:
+        topic = damaged_partition(store)
+        found: list[tuple[int, int]] = []
+        subscriber = store.create_subscriber("t", "s")
+        take = subscriber.pop if read is by_pops else lambda: next(iter(subscriber.poll(1)), None)
+        for more in (0, 5):
+            for _ in range(more):
+                topic.push(b"later", partition=1)
+            with pytest.raises(DamagedSegment):
+                take_all(take, found)
+        assert len(found) == len(set(found))
+        assert set(found) == WHOLE | {(1, 10 + i) for i in range(5)}
+
+
+def test_an_error_is_told_however_many_records_come_in_other_partitions(tmp_path: Path) -> None:
+    with jjq.open(tmp_path) as store:
+        topic = damaged_partition(store)
+        subscriber = store.create_subscriber("t", "s")
+        found: list[tuple[int, int]] = []
+
+        def take() -> jjq.Record | None:
+            topic.push(b"more", partition=2)  # as fast as they are taken
+            return subscriber.pop()
+
+        with pytest.raises(DamagedSegment):
+            take_all(take, found)
+        assert 23 <= len(found) <= 50
+
+
+def test_records_that_are_gone_in_one_partition_hold_up_no_other(tmp_path: Path) -> None:
+    with jjq.open(tmp_path) as store:
+        damaged_partition(store)
+        roll(store, "t")
+        store.create_subscriber("t", "s")
+        store.create_subscriber("t", "lax", on_data_loss="skip")
+    repair(tmp_path)
+    with jjq.open(tmp_path) as store:
+        lost = 1
+        with store.subscriber("s") as strict:
+            found: list[tuple[int, int]] = []
+            for _ in range(2):
+                with pytest.raises(jjq.DataLoss) as caught:
+                    take_all(strict.pop, found)
+                assert (caught.value.partition, caught.value.asked, caught.value.lost) == (0, 3, lost)
+            assert sorted(found) == sorted(WHOLE)
+        with store.subscriber("lax") as lax:
+            assert len(lax.poll(100)) + len(lax.poll(100)) == 30 - lost
+            assert lax.skipped == lost
 
 
 @pytest.mark.parametrize("left", [0.1, 0.45, 0.9])

@@ -10,6 +10,7 @@ import pytest
 
 from jjq.clock import now_us
 from tests.integration.conftest import Cli
+from tests.stores import flip, paths
 
 
 @pytest.fixture
@@ -227,6 +228,21 @@ def test_what_expired_is_an_error_that_says_where_it_begins(cli: Cli) -> None:
 )
 def test_what_tail_cannot_show(flights: Cli, arguments: list[str], code: int, says: str) -> None:
     assert says in flights.error("tail", *arguments, code=code)
+
+
+def test_tail_goes_on_behind_damage_and_says_what_it_skipped(cli: Cli) -> None:
+    cli.run("topic", "create", "t")
+    for n in range(6):
+        cli.run("push", "t", stdin=f"value {n}")
+    [file] = paths(cli.store, "*.arrows")
+    flip(file, file.read_bytes().index(b"value 3"))
+    done = cli.run("tail", "t", code=1)
+    assert "damaged at byte" in done.stderr
+    command = ["jjq", "tail", "t", "--on-data-loss", "skip"]
+    done = cli.forks.run(command, cli.directory, cli.environment, b"")
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [b"value %d" % n for n in (0, 1, 2, 4, 5)]
+    assert b"skipped offsets 3 to 3 of partition 0 of topic 't'" in done.stderr
 
 
 def test_tail_from_a_time_ago_written_as_one_word(flights: Cli) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import heapq
 import itertools
 from collections import deque
@@ -23,6 +24,7 @@ from jjq.cli.exits import OK
 from jjq.cli.records import add_output, writer_for
 from jjq.model import Record
 from jjq.records import to_records
+from jjq.skipping import ON_DATA_LOSS, plan_past, read_past
 
 _LAST = 10
 _METADATA = ("_partition", "_offset", "_timestamp", "_key", "_headers")
@@ -52,6 +54,10 @@ def add_commands(commands: Commands) -> None:
     parser.add_argument("--follow", "-f", action="store_true", help="go on with each new record until interrupted")
     parser.add_argument("--columns", metavar="NAMES", help="only these columns, with commas between them")
     parser.add_argument("--partition", type=typed(whole), metavar="N", help="only this partition")
+    parser.add_argument(
+        "--on-data-loss", choices=ON_DATA_LOSS, default="error",
+        help="what happens where records are gone or damaged: error (default), or skip, which names them on standard error",
+    )  # fmt: skip
     add_output(parser)
 
 
@@ -88,7 +94,7 @@ def _chunks(
     for partition in chosen:
         end = ends[partition]
         first = max(bounds[partition].start, end - count) if starts is None else starts[partition]
-        streams.append(_read(store, topic, columns, partition, first, max(first, end)))
+        streams.append(_read(store, topic, columns, partition, first, max(first, end), arguments.on_data_loss))
     # Each partition keeps its order; among them the earlier record is first.
     merged = heapq.merge(*streams, key=lambda record: (record.timestamp, record.partition, record.offset))
     yield from _in_chunks(merged if starts is not None else deque(merged, maxlen=count))
@@ -98,9 +104,14 @@ def _chunks(
 
 
 def _read(
-    store: jjq.Store, topic: jjq.Topic, columns: list[str] | None, partition: int, start: int, end: int
+    store: jjq.Store, topic: jjq.Topic, columns: list[str] | None, partition: int, start: int, end: int, on_data_loss: str
 ) -> Iterator[Record]:  # fmt: skip
-    for batch in store.read_slices(topic.plan(partition, start, end), columns, _METADATA):
+    read = functools.partial(store.read_slices, columns=columns, metadata=_METADATA)
+    if on_data_loss == "error":
+        batches = read(topic.plan(partition, start, end))
+    else:
+        batches = read_past(topic, plan_past(topic, partition, start, end), read)
+    for batch in batches:
         yield from to_records(topic.name, batch, raw=topic.schema is None and columns is None)
 
 

@@ -33,8 +33,8 @@ from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Commit, PartitionOffsets, Record, Slice, StagedFile, TopicOffsets, WriterInfo, check_name
 from jjq.producer import Producer
 from jjq.schema import check_schema
+from jjq.skipping import check_on_data_loss
 from jjq.store import Store
-from jjq.subscriber import check_on_data_loss
 from jjq.topics import at_first_use
 from jjq.wire import Ticket
 

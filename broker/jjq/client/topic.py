@@ -95,8 +95,10 @@ class RemoteTopic(Topic):
 
     def read(
         self, start: Any = "earliest", end: Any = "latest", columns: Sequence[str] | None = None,
-        metadata: Sequence[str] | None = None, partitions: Sequence[int] | None = None,
+        metadata: Sequence[str] | None = None, partitions: Sequence[int] | None = None, on_data_loss: str = "error",
     ) -> pa.RecordBatchReader:  # fmt: skip
+        if on_data_loss != "error":  # what is passed over is told here
+            return super().read(start, end, columns, metadata, partitions, on_data_loss)
         if isinstance(columns, str) or isinstance(metadata, str):
             self.select(columns), self.check_metadata(metadata or ())  # either raises
         given: dict[str, Any] = {

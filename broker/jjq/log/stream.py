@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -117,23 +118,33 @@ class StreamReader:
 
     def entries(self, first: int, last: int) -> list[Entry]:
         """Entries `[first, last)`, verified."""
+        found, damage = self._entries_before_damage(first, last)
+        if damage is not None:
+            raise damage
+        return found
+
+    def _entries_before_damage(self, first: int, last: int) -> tuple[list[Entry], DamagedSegment | None]:
+        """Entries `[first, last)`, or those of them in front of one that is damaged."""
         if self._given is not None:
-            return self._given[first:last]
-        size = (last - first) * ENTRY_SIZE
+            return self._given[first:last], None
         data = b""
         for _ in range(_REREADS):
             # Where an entry that was written in part is written again, a reader may catch it half done.
-            try:
-                data = files.pread(self._index_fd, size, first * ENTRY_SIZE)
-            except OSError as error:
-                raise files.translate(error, "read", self.index_path) from error
-            if len(data) == size and fmt.entries_hold(data):
-                return fmt.unpack_entries(data)
-        position = (first + len(fmt.valid_prefix(data))) * ENTRY_SIZE
-        raise DamagedSegment(
+            data = self._index_bytes(first, last)
+            if len(data) == (last - first) * ENTRY_SIZE and fmt.entries_hold(data):
+                return fmt.unpack_entries(data), None
+        whole = fmt.valid_prefix(data)
+        position = (first + len(whole)) * ENTRY_SIZE
+        return whole, DamagedSegment(
             f"{self.index_path}: the index is damaged at byte {position}; run `jjq repair`, which rebuilds it from the data",
             path=str(self.index_path), position=position, lost=None,
         )  # fmt: skip
+
+    def _index_bytes(self, first: int, last: int) -> bytes:
+        try:
+            return files.pread(self._index_fd, (last - first) * ENTRY_SIZE, first * ENTRY_SIZE)
+        except OSError as error:
+            raise files.translate(error, "read", self.index_path) from error
 
     @functools.cached_property
     def base(self) -> int:
@@ -157,8 +168,22 @@ class StreamReader:
         return last.end, last.kind == CLOSE
 
     def _find(self, offset: int, count: int, key: Callable[[Entry], int]) -> int:
-        """Number of the first entry after the head whose `key` is at least `offset`; keys never decrease."""
-        return bisect.bisect_left(range(count), offset, lo=1, key=lambda i: key(self.entries(i, i + 1)[0]))
+        """Number of the first entry after the head whose `key` is at least `offset`; keys never decrease.
+
+        Where the search meets a damaged entry, the others are searched; whoever reads from there on needs the one before it.
+        """
+
+        def key_of(number: int) -> int:
+            return key(self.entries(number, number + 1)[0])
+
+        try:
+            return bisect.bisect_left(range(count), offset, lo=1, key=key_of)
+        except DamagedSegment:
+            data = self._index_bytes(0, count)
+            each = [data[at : at + ENTRY_SIZE] for at in range(0, len(data), ENTRY_SIZE)]
+            whole = [number for number, entry in enumerate(each) if number and fmt.entries_hold(entry)]
+            at = bisect.bisect_left(whole, offset, key=key_of)
+            return whole[at] if at < len(whole) else count
 
     # --- rows --------------------------------------------------------------------------------------------------------
 
@@ -172,11 +197,15 @@ class StreamReader:
         expected: int | None = None
         while at < count:
             # One entry more in front: its checksum is where this run's begins.
-            entries = self.entries(at - 1, min(at + _ENTRIES_AT_ONCE, count))
+            entries, damage = self._entries_before_damage(at - 1, min(at + _ENTRIES_AT_ONCE, count))
+            if damage is not None and len(entries) < 2:
+                raise damage
             before, found = entries[0], entries[1:]
             limit = found[-1].base if found[-1].kind == CLOSE else end
             run = [e for e in found if e.kind == BATCH and e.base < min(end, limit)]
             if not run:
+                if damage is not None and found[-1].base < end:
+                    raise damage
                 return
             if expected is not None and run[0].base != expected:
                 raise self._damaged(run[0], "the index skips offsets")
@@ -186,6 +215,8 @@ class StreamReader:
             self._left_at = (expected, at + len(found) - behind)
             if expected >= min(end, limit):
                 return
+            if damage is not None:
+                raise damage
             at += len(found)
 
     def singles(self, start: int) -> tuple[list[tuple[int, bytes | None, bytes | None]], bool]:
@@ -198,8 +229,9 @@ class StreamReader:
         count = self.count()
         if self._template is None or known != start or at >= count:
             return [], False
-        before, *found = self.entries(at - 1, min(at + _SINGLES, count))
-        if found[-1].kind == CLOSE:  # it may take records back
+        entries, _ = self._entries_before_damage(at - 1, min(at + _SINGLES, count))
+        before, found = entries[:1], entries[1:]
+        if not found or found[-1].kind == CLOSE:  # it may take records back
             return [], False
         run: list[Entry] = []
         behind = 0
@@ -213,7 +245,7 @@ class StreamReader:
             return [], False
         origin = run[0].position
         data = files.pread(self._fd, run[-1].end_position - origin, origin)
-        if len(data) != run[-1].end_position - origin or fmt.extend(before.file_crc, data) != run[-1].file_crc:
+        if len(data) != run[-1].end_position - origin or fmt.extend(before[0].file_crc, data) != run[-1].file_crc:
             return [], False
         self._left_at = (run[-1].end, at + behind)
         keys, values = self._template.rows_at(data, [each.position - origin for each in run])
@@ -231,7 +263,7 @@ class StreamReader:
             if len(data) != run[-1].end_position - start_at or fmt.extend(before.file_crc, data) != run[-1].file_crc:
                 whole = _whole(before.file_crc, run, data)
                 yield from self._decode(run[:whole], data)
-                raise self._damaged(run[whole], "the bytes do not match their checksum", run[-1].end)
+                raise self._damaged(run[whole], "the bytes do not match their checksum", _damage_end(run, whole, data))
             yield from self._decode(run, data)
             before, first = run[-1], last
 
@@ -323,8 +355,10 @@ class StreamReader:
         )
         found: list[tuple[int, int]] = []
         while at < count:
-            entries = self.entries(at, min(at + _ENTRIES_AT_ONCE, count))
+            entries, damage = self._entries_before_damage(at, min(at + _ENTRIES_AT_ONCE, count))
             at += len(entries)
+            if damage is not None:  # whoever reads from there on meets it
+                return [(start, end)]
             for each in entries:
                 if each.base >= end:
                     return found
@@ -360,6 +394,18 @@ def first_at_least(batch: pa.RecordBatch, ts: int) -> int | None:
         if value >= ts:
             return row
     return None
+
+
+def _damage_end(run: list[Entry], damaged: int, data: pa.Buffer) -> int:
+    """The offset of the first whole message of a run behind a damaged one: each index entry has the checksum that the file
+    had there."""
+    origin = run[0].position
+    for before, entry in itertools.pairwise(run[damaged:]):
+        at = min(entry.position - origin, data.size)
+        message = data.slice(at, min(entry.length, data.size - at))
+        if fmt.extend(before.file_crc, message) == entry.file_crc:
+            return entry.base
+    return run[-1].end
 
 
 def _whole(crc: int, run: list[Entry], data: pa.Buffer) -> int:

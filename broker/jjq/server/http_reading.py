@@ -25,6 +25,7 @@ from jjq.server.http_records import RECORD, RecordEncoding, record_json, size_of
 from jjq.server.http_requests import Request
 from jjq.server.sse import Stream, TopicSource
 from jjq.server.waiting import look_until
+from jjq.skipping import ON_DATA_LOSS
 from jjq.topic import Topic
 
 table = Table("Records")
@@ -67,6 +68,8 @@ _PAGE = {
         query("partition", "Only this partition.", type="integer", minimum=0, maximum=1023),
         query("end", "Of an Arrow stream: where it ends, by default the latest."),
         query("columns", "Of an Arrow stream: columns of the topic, with commas between."),
+        query("on_data_loss", "Of an Arrow stream: `skip` to go on where records are gone or damaged, which the broker logs; by "
+              "default they are an error.", enum=list(ON_DATA_LOSS)),
         query("metadata", "Of an Arrow stream: which of _topic, _partition, _offset, _timestamp, _key, _headers to add."),
     ],
     answers={200: ("Records.", {JSON: _PAGE, ARROW: {"type": "string", "format": "binary"}})},
@@ -76,7 +79,7 @@ async def read_records(request: Request) -> Any:
     topic = await request.run(request.store.topic, given["topic"])
     if request.accepts(ARROW):
         return await _read_arrow(request, topic)
-    only_arrow = [name for name in ("end", "columns", "metadata") if given[name] is not None]
+    only_arrow = [name for name in ("end", "columns", "metadata", "on_data_loss") if given[name] is not None]
     if only_arrow:
         raise RequestError(f"{only_arrow[0]} is for Arrow streams: ask for them with Accept: {ARROW}")
     feed = await request.run(_feed, topic, given["start"] or "earliest", given["partition"])
@@ -224,6 +227,7 @@ async def _read_arrow(request: Request, topic: Topic) -> StreamingResponse:
         topic.read, start_of(given["start"] or "earliest"), start_of(given["end"] or "latest"),
         columns=_listed(given["columns"]), metadata=_listed(given["metadata"]),
         partitions=None if given["partition"] is None else [given["partition"]],
+        on_data_loss=given["on_data_loss"] or "error",
     )  # fmt: skip
     reader = await request.run(read)
     return StreamingResponse(_arrow_pieces(reader), media_type=ARROW, headers={"cache-control": "no-store"})

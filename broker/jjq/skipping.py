@@ -1,0 +1,80 @@
+"""What happens to who reads a range in which records are gone or damaged: an error, or they are passed over and named."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from jjq.errors import DamagedSegment, DataLoss, InvalidArgument
+from jjq.model import Slice
+from jjq.values import shown
+
+if TYPE_CHECKING:
+    from jjq.topic import Topic
+
+ON_DATA_LOSS = ("error", "skip")
+_log = logging.getLogger("jjq.topic")
+
+
+def check_on_data_loss(value: object) -> str:
+    if value not in ON_DATA_LOSS:
+        raise InvalidArgument(f"on_data_loss must be 'error' or 'skip', not {shown(value)}")
+    return str(value)
+
+
+def plan_past(topic: Topic, partition: int, start: int, end: int) -> list[Slice]:
+    """`Topic.plan` of what is there; what is gone is logged, once a gap."""
+    slices = topic.plan(partition, start, end, skip_lost=True)
+    at = start
+    for first, last in [*((each.start, each.end) for each in slices), (end, end)]:
+        if first > at:
+            _say(topic, partition, at, first, "they are gone")
+        at = last
+    return slices
+
+
+def read_past(
+    topic: Topic, slices: Sequence[Slice], read: Callable[[Sequence[Slice]], Iterator[pa.RecordBatch]]
+) -> Iterator[pa.RecordBatch]:
+    """What `read` gives of slices, past what it cannot: that is logged. Behind damage in an index it goes on with the next
+    segment."""
+    left = list(slices)
+    while left:
+        try:
+            for batch in read(left):
+                left = _after(left, batch.num_rows)
+                yield batch
+            return
+        except (DamagedSegment, DataLoss) as error:
+            here = left[0]
+            if isinstance(error, DataLoss):
+                stop = error.earliest
+            else:
+                lost = error.details.get("lost")
+                stop = min(here.end, int(lost[1])) if lost is not None and lost[1] > here.start else here.end
+            if stop <= here.start:  # taken back, and given again: another history
+                raise
+            _say(topic, here.partition, here.start, stop, str(error))
+            left = [
+                each if each.partition != here.partition else each.part(max(each.start, stop), each.end)
+                for each in left
+                if each.partition != here.partition or each.end > stop
+            ]
+
+
+def _after(slices: Sequence[Slice], rows: int) -> list[Slice]:
+    """What is left when so many rows have come."""
+    left: list[Slice] = []
+    for each in slices:
+        passed = min(rows, each.end - each.start)
+        rows -= passed
+        if each.start + passed < each.end:
+            left.append(each.part(each.start + passed, each.end) if passed else each)
+    return left
+
+
+def _say(topic: Topic, partition: int, start: int, end: int, why: str) -> None:
+    _log.warning("skipped offsets %d to %d of partition %d of topic %r: %s", start, end - 1, partition, topic.name, why)

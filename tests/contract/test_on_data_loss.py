@@ -1,0 +1,112 @@
+"""Reading where records are gone or damaged: an error, or what is whole and a word of what is not."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import jjq
+from jjq.log.format import ENTRY_SIZE
+from jjq.repair import repair
+from tests.stores import flip, paths, roll
+
+Reopen = Callable[..., jjq.Store]
+
+
+def make(directory: Path) -> None:
+    """Two partitions of three segments with ten single records each."""
+    with jjq.open(directory, maintenance=False) as store:
+        topic = store.create_topic("t", partitions=2)
+        for partition in range(2):
+            for first in range(0, 30, 10):
+                for i in range(first, first + 10):
+                    topic.push(b"%d value %02d" % (partition, i), partition=partition)
+                if first < 20:
+                    roll(store, "t", partition)
+
+
+def damage(directory: Path, value: bytes) -> None:
+    [file] = [each for each in paths(directory, "*.arrows") if value in each.read_bytes()]
+    flip(file, file.read_bytes().index(value))
+
+
+def offsets(topic: jjq.Topic, **options: object) -> list[tuple[int, int]]:
+    table = topic.read(metadata=["_partition", "_offset"], **options).read_all()  # type: ignore[arg-type]
+    found = list(zip(table["_partition"].to_pylist(), table["_offset"].to_pylist(), strict=True))
+    assert table["value"].to_pylist() == [b"%d value %02d" % each for each in found]
+    return found
+
+
+def without(*missing: int) -> list[tuple[int, int]]:
+    """Everything but these of partition 0."""
+    return [(p, offset) for p in range(2) for offset in range(30) if p or offset not in missing]
+
+
+def test_a_gap_that_repair_left_is_an_error_or_skipped(
+    directory: Path, reopen: Reopen, caplog: pytest.LogCaptureFixture
+) -> None:  # fmt: skip
+    make(directory)
+    damage(directory, b"0 value 13")
+    repair(directory)
+    topic = reopen(maintenance=False).topic("t")
+    with pytest.raises(jjq.DataLoss) as caught:
+        topic.read()
+    assert (caught.value.asked, caught.value.earliest, caught.value.lost) == (13, 14, 1)
+    assert offsets(topic, on_data_loss="skip") == without(13)
+    assert [each for each in caplog.messages if "skipped" in each] == [
+        "skipped offsets 13 to 13 of partition 0 of topic 't': they are gone"
+    ]
+    assert topic.to_pandas(-20, on_data_loss="skip").shape[0] == 39
+    assert offsets(topic, start={0: 12}, end={0: 15}, partitions=[0], on_data_loss="skip") == [(0, 12), (0, 14)]
+    assert offsets(topic, start={0: 13}, end={0: 14}, partitions=[0], on_data_loss="skip") == []
+    with pytest.raises(jjq.InvalidArgument, match="'error' or 'skip', not 'fail'"):
+        topic.read(on_data_loss="fail")
+
+
+def test_what_retention_took_is_an_error_or_skipped(directory: Path, reopen: Reopen) -> None:
+    make(directory)
+    with jjq.open(directory, maintenance=False) as embedded:
+        embedded.alter_topic("t", retention_segments=2)
+        embedded.maintain()
+    topic = reopen(maintenance=False).topic("t")
+    first = topic.offsets()[0].start
+    assert first > 0
+    with pytest.raises(jjq.DataLoss):
+        topic.read(start=0)
+    assert offsets(topic, start=0, on_data_loss="skip") == [
+        (p, offset) for p in range(2) for offset in range(first, 30)
+    ]
+
+
+@pytest.mark.parametrize("value", [b"0 value 03", b"0 value 10", b"0 value 25", b"0 value 29"])
+def test_a_damaged_record_is_an_error_or_skipped_alone(
+    value: bytes, directory: Path, reopen: Reopen, caplog: pytest.LogCaptureFixture
+) -> None:  # fmt: skip
+    make(directory)
+    damage(directory, value)
+    topic = reopen(maintenance=False).topic("t")
+    number = int(value[-2:])
+    with pytest.raises(jjq.DamagedSegment):
+        topic.read().read_all()
+    assert offsets(topic, on_data_loss="skip") == without(number)
+    assert f"skipped offsets {number} to {number} of partition 0" in caplog.text
+
+
+def test_behind_damage_in_an_index_it_goes_on_with_the_next_segment(directory: Path, reopen: Reopen) -> None:
+    make(directory)
+    [index] = [
+        each.with_suffix(".index") for each in paths(directory, "*.arrows") if b"0 value 13" in each.read_bytes()
+    ]
+    flip(index, 5 * ENTRY_SIZE + 20)
+    topic = reopen(maintenance=False).topic("t")
+    assert offsets(topic, on_data_loss="skip") == without(*range(14, 20))
+
+
+def test_a_missing_file_is_skipped(directory: Path, reopen: Reopen) -> None:
+    make(directory)
+    [file] = [each for each in paths(directory, "*.arrows") if b"0 value 13" in each.read_bytes()]
+    file.unlink()
+    topic = reopen(maintenance=False).topic("t")
+    with pytest.raises(jjq.DamagedSegment):
+        topic.read().read_all()
+    assert offsets(topic, on_data_loss="skip") == without(*range(10, 20))

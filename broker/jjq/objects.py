@@ -38,6 +38,7 @@ _REFERENCE = re.compile(r"sha256:([0-9a-f]{64})")
 # topic is as old as when that was found, with this much allowed for clocks.
 _MARGIN_US = 86_400_000_000
 
+Pairs = list[tuple[str, bytes | None]]
 Source = str | os.PathLike[str] | bytes | IO[bytes]
 
 
@@ -60,6 +61,18 @@ def push_file(
     timestamp: Timestamp, partition: int | None,
 ) -> Position:  # fmt: skip
     """See `Topic.push_file`."""
+    store.check_open(write=True)
+    value, pairs = record_of(topic, source, value, headers)
+    with (
+        pushing(store), files.translated("keep an object in", store.path), opened(source) as stream, Incoming(store) as incoming,
+    ):  # fmt: skip
+        while chunk := read_chunk(stream):
+            incoming.add(chunk)
+        return push_kept(topic, store, incoming, value, pairs, key, timestamp, partition)
+
+
+def record_of(topic: Topic, source: Source, value: Any, headers: Headers) -> tuple[Any, Pairs]:
+    """The value and the headers of the record that is to refer to an object."""
     if topic.schema is not None and not isinstance(value, Mapping):
         raise SchemaMismatch(
             f"topic {topic.name!r} has a schema, so the record that refers to the object has its columns: give them as the value, "
@@ -72,16 +85,15 @@ def push_file(
         raise InvalidArgument(
             f"the header {HEADER!r} is what push_file adds; push the record with another name for yours"
         )
-    with _pushing(store):
-        return _push(topic, store, source, value, pairs, key, timestamp, partition)
+    return value, pairs
 
 
-def _push(
-    topic: Topic, store: Store, source: Source, value: Any, pairs: list[tuple[str, bytes | None]],
-    key: bytes | str | None, timestamp: Timestamp, partition: int | None,
+def push_kept(
+    topic: Topic, store: Store, incoming: Incoming, value: Any, pairs: Pairs, key: bytes | str | None,
+    timestamp: Timestamp, partition: int | None,
 ) -> Position:  # fmt: skip
-    with files.translated("keep an object in", store.path), _opened(source) as stream, _Incoming(store) as incoming:
-        incoming.take(stream)
+    """Keeps what has come in, and pushes the record. The caller is `pushing`."""
+    with files.translated("keep an object in", store.path):
         digest = incoming.digest
         reference = uuid.uuid4().hex
         with store.catalog.driver.write(durable=True) as tx:
@@ -107,7 +119,7 @@ def _push(
 
 
 @contextlib.contextmanager
-def _pushing(store: Store) -> Iterator[None]:
+def pushing(store: Store) -> Iterator[None]:
     """Shared with all who push objects, and awaited by nobody: as long as it is held, no clock makes their rows old."""
     path = store.path / layout.OBJECTS_LOCK
     with files.translated("lock", path):
@@ -120,7 +132,7 @@ def _pushing(store: Store) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _opened(source: Source) -> Iterator[IO[bytes]]:
+def opened(source: Source) -> Iterator[IO[bytes]]:
     if isinstance(source, bytes):
         yield io.BytesIO(source)
     elif isinstance(source, (str, os.PathLike)):
@@ -136,7 +148,7 @@ def _opened(source: Source) -> Iterator[IO[bytes]]:
         raise InvalidArgument(f"push_file takes a path, bytes or a binary file, not {type(source).__name__}")
 
 
-class _Incoming:
+class Incoming:
     """A file on its way in: written under a name of its own, hashed as it goes, then given its content's name."""
 
     def __init__(self, store: Store) -> None:
@@ -147,7 +159,7 @@ class _Incoming:
         self._hash = hashlib.sha256()
         self.size = 0
 
-    def __enter__(self) -> _Incoming:
+    def __enter__(self) -> Incoming:
         self._fd = files.create(self._path)
         return self
 
@@ -156,13 +168,10 @@ class _Incoming:
         with contextlib.suppress(OSError):
             files.unlink(self._path)
 
-    def take(self, stream: IO[bytes]) -> None:
-        while chunk := stream.read(_CHUNK_BYTES):
-            if not isinstance(chunk, bytes):
-                raise InvalidArgument("the file is open for text; open it with mode 'rb'")
-            self._hash.update(chunk)
-            files.pwrite(self._fd, chunk, self.size)
-            self.size += len(chunk)
+    def add(self, chunk: bytes) -> None:
+        self._hash.update(chunk)
+        files.pwrite(self._fd, chunk, self.size)
+        self.size += len(chunk)
 
     @property
     def digest(self) -> str:
@@ -177,6 +186,14 @@ class _Incoming:
         files.replace(self._path, path)
         files.sync_dir(path.parent)
         files.sync_dir(path.parent.parent)
+
+
+def read_chunk(stream: IO[bytes], most: int = _CHUNK_BYTES) -> bytes:
+    """The next bytes of a source; empty at its end."""
+    chunk = stream.read(most)
+    if not isinstance(chunk, bytes):
+        raise InvalidArgument("the file is open for text; open it with mode 'rb'")
+    return chunk
 
 
 def digest_of(record: Record | str | bytes) -> str:
@@ -213,6 +230,11 @@ def open_object(store: Store, record: Record | str | bytes) -> IO[bytes]:
         )  # fmt: skip
     stream.seek(0)
     return stream
+
+
+def topics_of(store: Store, digest: str) -> list[str]:
+    """The ids of the topics with a record that refers to an object."""
+    return [topic_id for (topic_id,) in store.catalog.driver.rows("topics_of_object", hash=digest)]
 
 
 def list_objects(store: Store) -> list[ObjectInfo]:

@@ -7,6 +7,7 @@ import http.client
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -53,6 +54,7 @@ class World:
         """Makes what operations act on, again where an operation took it away."""
         made = self.store.create_topic(topic, exist_ok=True)
         made.push(b"x")
+        made.push_file(topic.encode())
         self.store.create_subscriber(topic, f"{topic}-s", exist_ok=True).close()
         self.store.channel(topic, "c", create=True).close()
         self.store.reset_writer("t-w")
@@ -98,7 +100,10 @@ BY_FLIGHT: dict[str, tuple[str, str, ByFlight]] = {
     "push, producer": ("write", "topic", lambda r, t: _by_producer(r, t)),
     "push, publish": ("write", "topic", lambda r, t: r.publish(t, b"x")),
     "commit": ("write", "topic", lambda r, t: _by_commit(r, t)),
+    "push, object": ("write", "topic", lambda r, t: r.topic(t).push_file(b"pushed")),
     "read": ("read", "topic", lambda r, t: r.topic(t).read().read_all()),
+    "read, object": ("read", "topic", lambda r, t: r.open_object(f"sha256:{sha256(t.encode()).hexdigest()}").close()),
+    "read, objects": ("read", "store", lambda r, _: r.list_objects()),
     "read, segments": ("read", "topic", lambda r, t: r.topic(t).segments()),
     "read, slices": ("read", "topic", lambda r, t: list(r.read_slices(r.topic(t).plan(0, 0, 1)))),
     "read, times": ("read", "topic", lambda r, t: r.topic(t).reader.within(_one_slice(r, t), 0, 1)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -296,3 +297,43 @@ def test_a_client_that_dies_lets_go_of_what_it_had(
     assert [each.attempts for each in channel.receive(2, timeout=60)] == [2, 2]
     assert len(subscriber.poll(timeout=0)) == 2
     dying.close()
+
+
+@pytest.mark.parametrize("after", [5, 600_000, 2_900_000])
+def test_an_object_is_pushed_and_read_whole_though_the_connection_is_cut(
+    store: jjq.Store, network: Proxy, directory: Path, after: int
+) -> None:  # fmt: skip
+    topic = store.create_topic("t")
+    data = bytes(range(256)) * 12_000
+    network.cut_after = after
+    assert topic.push_file(data, b"value").offset == 0
+    assert network.connections > 1
+    assert topic.offsets()[0].end == 1
+    record = next(topic.records(topic.plan(0, 0, 1)))
+    before = network.connections
+    network.cut_after = after
+    with store.open_object(record) as stream:
+        assert stream.read() == data
+    assert network.connections > before
+    assert [(each.bytes, each.references) for each in store.list_objects()] == [(len(data), 1)]
+
+
+def test_an_object_that_cannot_be_read_again_says_that_it_may_be_there(store: jjq.Store, network: Proxy) -> None:
+    topic = store.create_topic("t")
+    out, into = os.pipe()
+    writing = threading.Thread(target=_fill, args=(into, 3_000_000))
+    writing.start()
+    network.cut_after = 1_000_000
+    with open(out, "rb") as pipe:
+        with pytest.raises(jjq.BrokerUnavailable, match="cannot be read again") as caught:
+            topic.push_file(pipe)
+        while pipe.read(1 << 16):
+            pass
+    writing.join()
+    assert not caught.value.retryable
+    assert topic.offsets()[0].end == 0
+
+
+def _fill(fd: int, size: int) -> None:
+    with open(fd, "wb") as pipe:
+        pipe.write(bytes(size))

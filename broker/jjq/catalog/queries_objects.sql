@@ -18,6 +18,9 @@ SELECT bytes FROM objects WHERE hash = :hash
 SELECT o.hash, o.bytes, o.created_at, COUNT(r.id) FROM objects o LEFT JOIN object_references r ON r.hash = o.hash
 GROUP BY o.hash, o.bytes, o.created_at ORDER BY o.hash
 
+-- name: topics_of_object
+SELECT DISTINCT topic_id FROM object_references WHERE hash = :hash
+
 -- name: drop_passed_references
 DELETE FROM object_references WHERE record_offset >= 0 AND record_offset < COALESCE(
 (SELECT p.start_offset FROM partitions p WHERE p.topic_id = object_references.topic_id

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from jjq import wire
 from jjq.catalog.rows import SubscriberRow, TopicRow
 from jjq.channels import MAX_IN_FLIGHT, NOT_GIVEN
-from jjq.client import StateCallback
+from jjq.client import StateCallback, objects
 from jjq.client.channel import RemoteChannel
 from jjq.client.connection import ANSWER_S, Address, Connection
 from jjq.client.log import RemoteLog, Streams
@@ -31,6 +31,7 @@ from jjq.interest import glob
 from jjq.log.projection import output_schema
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Commit, PartitionOffsets, Record, Slice, StagedFile, TopicOffsets, WriterInfo, check_name
+from jjq.objects import ObjectInfo
 from jjq.producer import Producer
 from jjq.schema import check_schema
 from jjq.skipping import check_on_data_loss
@@ -363,16 +364,11 @@ class RemoteStore(Store):
         """The broker takes its turn at it; a client has none."""
 
     def open_object(self, record: Record | str | bytes) -> IO[bytes]:
-        self._only_where_it_is("asked for objects")
-
-    def list_objects(self) -> list[Any]:
-        self._only_where_it_is("asked for objects")
-
-    def _only_where_it_is(self, what: str) -> NoReturn:
         self.check_open()
-        raise InvalidArgument(
-            f"the store at {self.url} is behind a broker; only where its directory is can it be {what}"
-        )
+        return objects.fetch(self, record)
+
+    def list_objects(self) -> list[ObjectInfo]:
+        return objects.list_all(self)
 
     def follow(
         self, topic: Topic, places: Mapping[int, tuple[int, int]], columns: Sequence[str] | None = None,

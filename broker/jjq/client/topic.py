@@ -13,6 +13,7 @@ from pyarrow import flight
 
 from jjq import objects, wire
 from jjq.catalog.rows import TopicRow
+from jjq.client import objects as remote_objects
 from jjq.client.connection import Connection, known_error
 from jjq.errors import InvalidArgument, StoreError
 from jjq.layout import segment_from_json
@@ -65,10 +66,13 @@ class RemoteTopic(Topic):
         self, source: objects.Source, value: Any = None, *, key: bytes | str | None = None, headers: Headers = None,
         timestamp: Timestamp = None, partition: int | None = None,
     ) -> Position:  # fmt: skip
-        raise InvalidArgument(
-            "big objects are pushed where the store's directory is; over the network, keep the file elsewhere and push where "
-            "it is"
-        )
+        self._store.check_open(write=True)
+        value, pairs = objects.record_of(self, source, value, headers)
+        about = {
+            "topic_id": self.id, "value": wire.outgoing(value), "key": key, "headers": pairs, "timestamp": timestamp,
+            "partition": partition,
+        }  # fmt: skip
+        return remote_objects.push(self._store, source, about)
 
     # --- offsets -----------------------------------------------------------------------------------------------------
 

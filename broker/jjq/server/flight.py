@@ -19,7 +19,7 @@ from pyarrow import flight
 
 from jjq import wire
 from jjq.errors import Forbidden, InvalidArgument, JjqError, RecordTooLarge, StoreClosed, Unauthorized
-from jjq.server import flight_consuming, flight_planning  # noqa: F401 - their actions register themselves
+from jjq.server import flight_consuming, flight_objects, flight_planning  # noqa: F401 - their actions register themselves
 from jjq.server.flight_calls import ACTIONS, Call, Served, arguments, report, run
 from jjq.server.flight_sessions import unknown
 from jjq.server.flight_streams import plan_read, put, read
@@ -224,7 +224,11 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
         with self._translated():
-            schema, batches = read(self._call(context), wire.Ticket.unpack(ticket.ticket))
+            call, about = self._call(context), wire.decode(ticket.ticket)
+            if isinstance(about, dict) and about.keys() == {"object"}:
+                schema, batches = flight_objects.read(call, about["object"])
+            else:
+                schema, batches = read(call, wire.Ticket.unpack(ticket.ticket))
             return flight.GeneratorStream(schema, self._each(batches))
 
     def _each(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -16,6 +16,7 @@ from jjq.log.requests import MorePartitions
 from jjq.log.resent import Unknowable, find
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Slice
+from jjq.server import flight_objects
 from jjq.server.flight_append import append, append_value, check_batch
 from jjq.server.flight_calls import Call, listed, report, stage_of, texts
 from jjq.server.flight_sessions import unknown
@@ -87,7 +88,7 @@ def put(
     writer: flight.FlightMetadataWriter,
 ) -> None:  # fmt: skip
     """Takes batches. The descriptor is the path of one topic: each batch is pushed as a table, or a command: `append` (the id
-    of a topic), or `stage` (see `_stage`)."""
+    of a topic), `stage` (see `_stage`), or `object` (see `flight_objects.push`)."""
     if descriptor.path:
         if len(descriptor.path) != 1:
             raise InvalidArgument("a path names one topic")
@@ -100,8 +101,11 @@ def put(
         _Appending(call, given).take(reader, writer)
     elif given.keys() == {"stage"} and isinstance(given["stage"], Mapping):
         _stage(call, given["stage"], reader, writer)
+    elif given.keys() == {"object"} and isinstance(given["object"], Mapping):
+        messages = (about for _, about in _chunks(call, reader) if about is not None)
+        _tell(writer, wire.encode(flight_objects.push(call, given["object"], messages, wire.decode)))
     else:
-        raise InvalidArgument("a command is `append` or `stage`, with what it takes")
+        raise InvalidArgument("a command is `append`, `stage` or `object`, with what it takes")
 
 
 def _chunks(

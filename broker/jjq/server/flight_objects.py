@@ -1,0 +1,100 @@
+"""Big objects over Flight: pushed by DoPut in pieces, read by DoGet. No more than a piece of one is in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import astuple
+from typing import Any, NoReturn
+
+import pyarrow as pa
+from pyarrow import flight
+
+from jjq import files, objects
+from jjq.errors import InvalidArgument
+from jjq.schema import RAW, binaries, check_headers
+from jjq.server.flight_calls import Call, action
+from jjq.server.flight_sessions import unknown
+from jjq.values import shown, whole
+
+_RECORD = ("value", "key", "headers", "timestamp", "partition")
+
+
+def push(
+    call: Call, about: Mapping[str, Any], messages: Iterator[pa.Buffer], decode: Callable[[pa.Buffer], Any]
+) -> list[Any]:
+    """Takes the pieces of an object, then pushes the record that refers to it; returns that one's position.
+
+    `about`: `topic_id`, what the record has (`value`, `key`, `headers`, `timestamp`, `partition`), and `session`, `id`, `done`,
+    `broker`, `again` as for an action. Each message is a zero byte and a piece; the last is an object: `sha256` and `bytes` of all.
+    """
+    topic = call.topic("push", about.get("topic_id"))
+    record = {name: about.get(name) for name in _RECORD}
+    store = call.store
+    store.check_open(write=True)
+    value, pairs = objects.record_of(topic, b"", record["value"], check_headers(record["headers"]))
+    session = call.served.sessions.get(str(about.get("session")), call.caller.name)
+    with session.busy(), objects.pushing(store), objects.Incoming(store) as incoming:
+        for message in messages:
+            if not message.size or message[0] != 0:
+                _check_end(decode(message), incoming)
+                break
+            call.pushed_to(topic.id, 0, message.size)
+            with files.translated("keep an object in", store.path):
+                incoming.add(message.slice(1).to_pybytes())
+        else:
+            raise flight.FlightUnavailableError("the object broke off: its last message says its sha256 and bytes")
+        call.pushed_to(topic.id, 1, 0)
+
+        def act() -> list[Any]:
+            position = objects.push_kept(
+                topic, store, incoming, value, pairs, record["key"], record["timestamp"], record["partition"]
+            )
+            return list(position)
+
+        doubtful = call.served.sessions.doubtful(session, about)
+        found: list[Any] = session.once(
+            whole(about.get("id"), "id"),
+            whole(about.get("done", 0), "done"),
+            act,
+            instead=_refuse if doubtful else None,
+        )
+        return found
+
+
+def _refuse() -> NoReturn:
+    raise unknown()
+
+
+def _check_end(end: object, incoming: objects.Incoming) -> None:
+    if end != {"sha256": incoming.digest, "bytes": incoming.size}:
+        raise InvalidArgument(f"the object came otherwise than {shown(end)} says; push it again")
+
+
+def read(call: Call, digest: object) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """The pieces of an object, for who may read a topic of which a record refers to it."""
+    found = objects.digest_of(f"sha256:{digest}")
+    _may_read(call, found)
+    stream = objects.open_object(call.store, f"sha256:{found}")
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        with stream:
+            while chunk := objects.read_chunk(stream):
+                _may_read(call, found)
+                if call.served.stopping:
+                    raise flight.FlightUnavailableError("the broker is stopping")
+                yield pa.RecordBatch.from_arrays([binaries([chunk])], schema=RAW)
+
+    return RAW, batches()
+
+
+def _may_read(call: Call, digest: str) -> None:
+    names = {each.id: each.name for each in call.store.topics()}
+    if not any(call.can("read", names[topic]) for topic in objects.topics_of(call.store, digest) if topic in names):
+        call.may("read", None)  # who may read every topic is told that there is none
+
+
+@action
+def list_objects(call: Call) -> list[Any]:
+    """Of each object hash, bytes, when it came, and how many records refer to it; for who may read every topic."""
+    call.may("read", None)
+    return [list(astuple(each)) for each in call.store.list_objects()]

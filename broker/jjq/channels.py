@@ -13,10 +13,10 @@ from jjq.catalog.channels import ChannelRow, ChannelState
 from jjq.channel import MAX_IN_FLIGHT, Channel
 from jjq.clock import now_us, parse_duration
 from jjq.config import Duration
+from jjq.cursors import resolve_places
 from jjq.deadletter import dead_letter_name
 from jjq.errors import ChannelNotFound, InvalidArgument
 from jjq.model import check_name
-from jjq.subscriber import resolve_places
 from jjq.values import whole
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ from jjq.log.contracts import LogSettings
 from jjq.schema import physical
 
 if TYPE_CHECKING:
-    from jjq.store import Store
+    from jjq.parts import StoreParts
 
 
 class Facts:
     """Settings and schemas of one topic id, for its logs and readers. Schemas of a version never change: kept."""
 
-    def __init__(self, store: Store, topic_id: str) -> None:
+    def __init__(self, store: StoreParts, topic_id: str) -> None:
         self._store, self._topic_id = store, topic_id
         self._physical: dict[int, pa.Schema] = {}
         self._templates: dict[int, fmt.RowsTemplate | None] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import itertools
 import os
 import re
 import threading
@@ -21,15 +20,14 @@ from jjq.catalog.base import Catalog
 from jjq.catalog.rows import TopicRow
 from jjq.catalog.sqlite import SqliteDriver
 from jjq.channel import Channel
-from jjq.clock import boot_id, host, now_us
-from jjq.config import GRACE_US, Duration
+from jjq.clock import boot_id, now_us
+from jjq.config import Duration
 from jjq.errors import (
     InvalidArgument,
     StoreClosed,
     StoreError,
     StoreFormat,
     StoreReadOnly,
-    TopicDeleted,
     TopicNotFound,
 )
 from jjq.facts import Facts
@@ -40,6 +38,7 @@ from jjq.log.partition import PartitionLog
 from jjq.log.reader import LogReader
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Commit, Record, Slice, StagedFile, TopicOffsets, WriterInfo, check_name
+from jjq.parts import StoreParts
 from jjq.producer import Producer
 from jjq.pubsub import PubSub, publish
 from jjq.subscriber import Subscriber
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
 
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 _URL = re.compile(r"[A-Za-z][\w+.-]+:/")  # a Path has made one slash of two
-_NAMES_ONE_BY_ONE = 8  # more are found faster in a list of all
 
 
 def open_store(
@@ -81,7 +79,7 @@ def open_store(
     return store
 
 
-class Store:
+class Store(StoreParts):
     """An open store; safe among threads, usable in forked children. Close it, or use it in a `with` block."""
 
     # A larger table is staged and linked: that is atomic, and holds no lock while it is written.
@@ -237,29 +235,10 @@ class Store:
         For who follows many: one look at the catalog however many there are, and no file stays open.
         """
         self.check_open()
-        if names is not None:
-            names = each_of(names, str, "names is a list of topics' names")
-        wanted = None if names is None else frozenset(names)
-        if names is not None and len(names) <= _NAMES_ONE_BY_ONE:
-            rows = [row for name in names for row in self.catalog.partitions_by_topic(name)]
-        else:
-            rows = self.catalog.partitions_by_topic()
-        found: dict[str, TopicOffsets] = {}
-        for name, group in itertools.groupby(rows, key=lambda each: each[0]):
-            if (wanted is None or name in wanted) and (matching is None or matching(name)):
-                partitions = [row for _, row in group]
-                reader = self.reader(partitions[0].topic_id, name)
-                with contextlib.suppress(TopicDeleted):  # a moment ago
-                    held = tuple(reader.glance(row, row.partition) for row in partitions)
-                    found[name] = TopicOffsets(partitions[0].topic_id, name, held)
-        return found
+        return topics.offsets(self, names, matching)
 
     def _topic(self, row: TopicRow) -> Topic:
         return Topic(self, row, self._facts_of(row.id))
-
-    def _facts_of(self, topic_id: str) -> Facts:
-        with self._mutex:
-            return self._facts.setdefault(topic_id, Facts(self, topic_id))
 
     def alter_topic(
         self, name: str, *, partitions: int | None = None, add_columns: pa.Schema | None = None, **settings: Any
@@ -507,71 +486,6 @@ class Store:
 
         self.check_open()
         return verify(self, progress, sample=sample)
-
-    # --- for the parts of a store ------------------------------------------------------------------------------------
-
-    def partition_dir(self, topic_id: str, partition: int) -> Path:
-        return self.path / "topics" / topic_id / str(partition)
-
-    def segment_files(self, topic_id: str, partition: int, segment: str) -> list[str]:
-        """Every file a segment may have, relative to the store."""
-        stem = f"topics/{topic_id}/{partition}/{segment}"
-        return [f"{stem}{suffix}" for suffix in (".arrows", ".index", ".arrow", ".json")]
-
-    def topic_row(self, topic_id: str) -> TopicRow:
-        """The catalog's row of a topic; raises TopicDeleted."""
-        return self._facts_of(topic_id).row()
-
-    def facts(self, topic_id: str) -> Facts:
-        """What the log asks of a topic."""
-        return self._facts_of(topic_id)
-
-    def log(self, topic_id: str, partition: int) -> PartitionLog:
-        log = self._logs.get((topic_id, partition))
-        if log is None:
-            self.check_open(write=True)
-            with self._mutex:
-                prefix = f"topics/{topic_id}/{partition}/"
-                log = self._logs.setdefault(
-                    (topic_id, partition),
-                    PartitionLog(
-                        self.partition_dir(topic_id, partition), topic_id, partition, self.catalog,
-                        self._facts_of(topic_id), self.boot_id, lambda name: prefix + name, GRACE_US,
-                        self._unsynced,
-                    ),
-                )  # fmt: skip
-        if self._closed:
-            self.check_open()
-        return log
-
-    def reader(self, topic_id: str, name: str) -> LogReader:
-        self.check_open()
-        reader = self._readers.get(topic_id)
-        if reader is None:
-            with self._mutex:
-                recover = None if self.read_only else lambda partition: self.log(topic_id, partition).recover()
-                reader = self._readers.setdefault(
-                    topic_id,
-                    LogReader(
-                        self.path / "topics" / topic_id, topic_id, name, self.catalog, self._facts_of(topic_id),
-                        self.boot_id, f"{host()} {self.boot_id}", recover, self.hot.plain,
-                    ),
-                )  # fmt: skip
-        return reader
-
-    def listener(self, paths: Callable[[], list[Path] | None]) -> Listener:
-        """Something to wait on that also ends when the store is closed; see `jjq.wake`."""
-        made = Listener(paths)
-        self._listeners.add(made)
-        return made
-
-    def _unsynced(self, log: PartitionLog, within_s: float) -> None:
-        """A partition has records that are to be on disk within a time: a thread of whoever appended sees to it."""
-        if self._syncer is None:
-            with self._mutex:
-                if self._syncer is None:
-                    self._syncer = Syncer()
-        self._syncer.watch(log, within_s)
 
     def _after_fork(self) -> None:
         """In a forked child: every lock and descriptor is made anew, and nothing of the parent's is given up."""

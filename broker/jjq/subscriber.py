@@ -13,14 +13,13 @@ import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from jjq import files
 from jjq.catalog.rows import SubscriberRow
 from jjq.clock import now_us
+from jjq.cursors import ConsumerLock, lock_path, resolve_places, ring
 from jjq.errors import (
     DamagedSegment,
     DataLoss,
@@ -62,7 +61,7 @@ class Subscriber:
         self._store, self._topic, self._row = store, topic, row
         self.skipped = 0  # records that were gone and passed over, by this handle
         self._closed = False
-        self._lock: _ConsumerLock | None = None
+        self._lock: ConsumerLock | None = None
         self._iterating: int | None = None  # the thread that has an iterator open
         self._pinned: int | None = None  # the partition that peek showed, for the next pop
         self._popping: Feed | None = None
@@ -332,7 +331,7 @@ class Subscriber:
             self._check_open()
             # A store that cannot be written takes no lock: polling it moves nothing.
             if self._lock is None and not self._store.read_only:
-                self._lock = _ConsumerLock(lock_path(self._store.path, self.id), self.name)
+                self._lock = ConsumerLock(lock_path(self._store.path, self.id), self.name)
 
     # --- moving ------------------------------------------------------------------------------------------------------
 
@@ -345,7 +344,7 @@ class Subscriber:
         self._check_writable("seek", "peek and poll")
         held = self._lock
         if held is None:
-            held = _ConsumerLock(lock_path(self._store.path, self.id), self.name)
+            held = ConsumerLock(lock_path(self._store.path, self.id), self.name)
         try:
             places = resolve_places(self._topic, start, self.on_data_loss)
             if isinstance(start, Mapping):
@@ -490,61 +489,9 @@ def handles(store: Store) -> list[Subscriber]:
     return [each for each in list(_subscribers) if each._store is store]
 
 
-class _ConsumerLock:
-    """The flock that says who polls; the kernel frees it when the process dies."""
-
-    def __init__(self, path: Path, name: str) -> None:
-        self._fd = -1
-        with files.translated("lock", path):
-            files.make_dirs(path.parent)
-            self._fd = files.open_lock(path)
-            if not files.lock(self._fd, wait=False):
-                self.close()
-                raise SubscriberBusy(
-                    f"another consumer polls subscriber {name!r}; one at a time can, pop is for many. It ends when that "
-                    f"consumer closes or dies"
-                )
-
-    def close(self) -> None:
-        """Closing, not unlocking: in a forked child the lock stays the parent's."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            files.close(fd)
-
-    def __del__(self) -> None:
-        with contextlib.suppress(OSError):
-            self.close()
-
-
-def lock_path(store: Path, subscriber_id: str) -> Path:
-    return store / "subscribers" / f"{subscriber_id}.lock"
-
-
-def resolve_places(topic: Topic, start: Any, on_data_loss: str) -> dict[int, Place]:
-    """Where a start is now, by partition, with the lineage; raises OffsetOutOfRange, and DataLoss for an expired offset."""
-    bounds = {each.partition: each for each in topic.offsets()}
-    places: dict[int, Place] = {}
-    for partition, offset in topic.resolve(start, partitions=list(bounds)).items():
-        earliest = bounds[partition].start
-        if offset < earliest and on_data_loss != "skip":
-            raise topic.reader.lost(partition, offset, earliest, bounds[partition].end)
-        places[partition] = (max(offset, earliest), bounds[partition].lineage)
-    return places
-
-
 def _after_fork_in_child() -> None:
     for subscriber in list(_subscribers):
         subscriber._after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def ring(topic: Topic) -> None:
-    """Wakes who waits on a topic after a change of a cursor: that writes to no file that is watched."""
-    with contextlib.suppress(OSError):  # only a wake-up: who waits looks again by itself a little later
-        fd = files.open_lock(topic.directory(0) / "lock")
-        try:
-            files.pwrite(fd, b"\0", 0)
-        finally:
-            files.close(fd)

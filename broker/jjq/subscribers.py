@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from jjq import files
 from jjq.catalog.rows import SubscriberRow
 from jjq.clock import now_us
+from jjq.cursors import lock_path, resolve_places, ring
 from jjq.errors import InvalidArgument, SubscriberExists, SubscriberNotFound
 from jjq.model import check_name
 from jjq.skipping import check_on_data_loss
-from jjq.subscriber import Subscriber, lock_path, resolve_places, ring
+from jjq.subscriber import Subscriber
 
 if TYPE_CHECKING:
     from jjq.store import Store

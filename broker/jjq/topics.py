@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,17 +17,19 @@ from jjq import channels, ephemeral, files, subscribers, topicfile
 from jjq.catalog.rows import TopicRow
 from jjq.clock import now_us
 from jjq.config import GRACE_US, TopicConfig, check_partitions, normalise, written
-from jjq.errors import InvalidArgument, SchemaMismatch, TopicExists, TopicNotFound
+from jjq.errors import InvalidArgument, SchemaMismatch, TopicDeleted, TopicExists, TopicNotFound
 from jjq.log.format import NO_TS
 from jjq.log.partition import PartitionLog
-from jjq.model import EPHEMERAL, check_name
+from jjq.model import EPHEMERAL, TopicOffsets, check_name
 from jjq.schema import add_columns, check_schema
+from jjq.values import each_of
 
 if TYPE_CHECKING:
     from jjq.store import Store
     from jjq.topic import Topic
 
 
+_NAMES_ONE_BY_ONE = 8  # more are found faster in a list of all
 _log = logging.getLogger("jjq.topics")
 
 
@@ -56,6 +59,28 @@ def create(
         raise TopicExists(f"there is a topic {name!r} already; pass exist_ok=True to use it as it is")
     _check_same(known, partitions, checked, {each: getattr(config, each) for each in normalise(settings)})
     return known
+
+
+def offsets(
+    store: Store, names: Sequence[str] | None, matching: Callable[[str], bool] | None
+) -> dict[str, TopicOffsets]:  # fmt: skip
+    """See `Store.offsets`."""
+    if names is not None:
+        names = each_of(names, str, "names is a list of topics' names")
+    wanted = None if names is None else frozenset(names)
+    if names is not None and len(names) <= _NAMES_ONE_BY_ONE:
+        rows = [row for name in names for row in store.catalog.partitions_by_topic(name)]
+    else:
+        rows = store.catalog.partitions_by_topic()
+    found: dict[str, TopicOffsets] = {}
+    for name, group in itertools.groupby(rows, key=lambda each: each[0]):
+        if (wanted is None or name in wanted) and (matching is None or matching(name)):
+            partitions = [row for _, row in group]
+            reader = store.reader(partitions[0].topic_id, name)
+            with contextlib.suppress(TopicDeleted):  # a moment ago
+                held = tuple(reader.glance(row, row.partition) for row in partitions)
+                found[name] = TopicOffsets(partitions[0].topic_id, name, held)
+    return found
 
 
 _INSTEAD = "leave it out to use the topic as it is"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import jjq
-from jjq.subscriber import resolve_places
+from jjq.cursors import resolve_places
 from tests.partitions import OLD, Reopen, elsewhere, grow, topic, values  # noqa: F401
 
 # --- subscribers -----------------------------------------------------------------------------------------------------

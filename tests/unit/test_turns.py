@@ -20,8 +20,9 @@ import pyarrow as pa
 import pytest
 
 import jjq
-from jjq import files, subscriber
+from jjq import files
 from jjq.catalog.sqlite import SqliteDriver
+from jjq.cursors import ConsumerLock
 from jjq.log.partition import PartitionLog
 from jjq.maintenance import Maintenance
 
@@ -140,10 +141,10 @@ OPERATIONS: tuple[tuple[Any, Callable[[jjq.Topic], object], str], ...] = (
     (PartitionLog._write, lambda topic: topic.push("a", key="k"), "topics/{id}/0/lock"),
     (PartitionLog.locked, lambda topic: topic.push_table(pa.table({"value": ["a"]}), writer_id="w", batch_id=1),
      "topics/{id}/0/lock"),
-    (SqliteDriver.write, lambda topic: topic.pause(), "catalog.lock"),
-    (SqliteDriver.run, lambda topic: topic._store.subscriber("s").pop(), "catalog.lock"),
+    (SqliteDriver._alone, lambda topic: topic.pause(), "catalog.lock"),
+    (SqliteDriver._alone, lambda topic: topic._store.subscriber("s").pop(), "catalog.lock"),
     (Maintenance.__enter__, lambda topic: topic._store.maintain(), "maintenance.lock"),
-    (subscriber._ConsumerLock.__init__, lambda topic: topic._store.subscriber("s").poll(), "subscribers/{subscriber}.lock"),
+    (ConsumerLock.__init__, lambda topic: topic._store.subscriber("s").poll(), "subscribers/{subscriber}.lock"),
 )  # fmt: skip
 
 

@@ -123,41 +123,35 @@ class SqliteDriver:
         `durable` (synchronous FULL) means on disk when it returns; otherwise a power cut may undo it, in order with all
         later ones that are not durable either.
         """
-        if self.read_only:
-            raise self._cannot_write()
-        with self._mutex, self._translated():
-            connection = self._open()
+        with self._alone(durable) as connection:
+            connection.execute("BEGIN IMMEDIATE")
             try:
-                files.lock(self._lock_fd)
-                self._check_named()
-                self._sync(connection, durable)
-                connection.execute("BEGIN IMMEDIATE")
-                try:
-                    yield Transaction(connection)
-                    connection.execute("COMMIT")
-                except BaseException:
-                    if connection.in_transaction:
-                        connection.execute("ROLLBACK")
-                    raise
-            finally:
-                files.unlock(self._lock_fd)
+                yield Transaction(connection)
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
 
     def run(self, name: str, /, *, durable: bool, **values: Any) -> int:
         """One statement as a transaction of its own, which costs less than `write`; returns the number of rows changed."""
+        with self._alone(durable) as connection:
+            return connection.execute(QUERIES[name], values).rowcount
+
+    @contextlib.contextmanager
+    def _alone(self, durable: bool) -> Iterator[sqlite3.Connection]:
+        """The connection, while no other thread or process writes."""
         if self.read_only:
-            raise self._cannot_write()
+            raise StoreReadOnly(f"the store at {self.path.parent} is read-only; nothing was changed")
         with self._mutex, self._translated():
             connection = self._open()
             try:
                 files.lock(self._lock_fd)
                 self._check_named()
                 self._sync(connection, durable)
-                return connection.execute(QUERIES[name], values).rowcount
+                yield connection
             finally:
                 files.unlock(self._lock_fd)
-
-    def _cannot_write(self) -> StoreReadOnly:
-        return StoreReadOnly(f"the store at {self.path.parent} is read-only; nothing was changed")
 
     def _sync(self, connection: sqlite3.Connection, durable: bool) -> None:
         if self._full is not durable:

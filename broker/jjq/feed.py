@@ -298,7 +298,7 @@ class Feed:
         partition, reader = window.partition, self._topic.reader
         window.last = False
         if window.checked and self._raw:
-            rows, window.last = reader.tail_singles(partition, window.position)
+            rows, window.last = reader.live.singles(partition, window.position)
             if rows:
                 self._stay(window)
                 name, at = self._topic.name, window.position
@@ -310,7 +310,7 @@ class Feed:
                 return True
         user = self._topic.select(self._columns)
         if window.checked:
-            live = reader.tail(partition, window.position, window.rows, user, _METADATA, self._bytes)
+            live = reader.live.tail(partition, window.position, window.rows, user, _METADATA, self._bytes)
             if live is not None:
                 self._stay(window)
                 return self._take_in(window, live)
@@ -356,12 +356,12 @@ class Feed:
         if window.crossed and self._near is not None:
             window.crossed = False
             reader = self._topic.reader
-            self._near.enter(reader, window.partition, reader.active_segments(window.partition))
+            self._near.enter(reader, window.partition, reader.live.segments(window.partition))
 
     def _is_worth_loading(self, window: _Window, slices: Sequence[Slice]) -> bool:
         """Whether who reads on from a window's end would wait: for another segment, or for a batch to be decompressed."""
         here = next((each.segment for each in slices if each.start <= window.end < each.end), slices[-1].segment)
-        if here is None or self._topic.reader.active_mapped(window.partition, here.uuid) is not None:
+        if here is None or self._topic.reader.live.mapped(window.partition, here.uuid) is not None:
             return False
         return here.end < window.end + window.rows or self._topic.config.compression is not None
 

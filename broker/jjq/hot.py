@@ -68,7 +68,7 @@ class _Held:
         self.batches.clear()
 
     def active_bytes(self) -> int | None:
-        return self.reader.active_mapped(self.partition, self.segment.uuid)
+        return self.reader.live.mapped(self.partition, self.segment.uuid)
 
 
 class Access:

@@ -204,11 +204,15 @@ class Subscriber:
         try:
             while True:
                 with self._consuming():
-                    found = wait_for(lambda: self._poll_once(1), None, self._listener)
-                assert found is not None
-                yield found[0]
+                    record = self._next_record()
+                yield record
         finally:
             self._iterating = None
+
+    def _next_record(self) -> Record:
+        found = wait_for(lambda: self._poll_once(1), None, self._listener)
+        assert found is not None
+        return found[0]
 
     def __aiter__(self) -> AsyncIterator[Record]:
         """As iteration, in a coroutine: what is not in memory yet is read and waited for without holding up the loop."""
@@ -221,11 +225,15 @@ class Subscriber:
         try:
             while True:
                 with self._consuming():
-                    while (record := self._poll_ready()) is None:
-                        await until_found(self._read_on, self._listener)
+                    record = await self._next_record_async()
                 yield record
         finally:
             self._iterating = None
+
+    async def _next_record_async(self) -> Record:
+        while (record := self._poll_ready()) is None:
+            await until_found(self._read_on, self._listener)
+        return record
 
     def _poll_ready(self) -> Record | None:
         """A record that is in memory."""

@@ -24,7 +24,7 @@ _IN_MEMORY_BYTES = 8 << 20  # a larger one that is read goes to a temporary file
 def push(store: RemoteStore, source: objects.Source, about: dict[str, Any]) -> Position:
     """Sends an object, and has the record pushed that refers to it."""
     connection = store.connection
-    piece_bytes = max(1, min(_PIECE_BYTES, store.max_request_bytes - 1))
+    piece_bytes = max(1, min(_PIECE_BYTES, store._append_bytes - 1))
     with objects.opened(source) as stream, connection.numbered() as number:
         seekable = stream.seekable()
         begin = stream.tell() if seekable else 0

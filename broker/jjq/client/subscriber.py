@@ -10,7 +10,6 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from jjq import wire
@@ -126,41 +125,20 @@ class RemoteSubscriber(RemoteHandle, Subscriber):
             self._taken = dict(self._fetched)
         return record
 
-    def __iter__(self) -> Iterator[Record]:
-        self._check_open()
-        return self._records()
+    def _next_record(self) -> Record:
+        if not self._ahead:
+            self._fetch(_AHEAD, None)
+        with self._mutex:
+            return self._take_locked()
 
-    def _records(self) -> Iterator[Record]:
-        with self._consuming():
-            self._iterating = threading.get_ident()
-        try:
-            while True:
-                with self._consuming():
-                    if not self._ahead:
-                        self._fetch(_AHEAD, None)
-                    with self._mutex:
-                        record = self._take_locked()
-                yield record
-        finally:
-            self._iterating = None
-
-    async def _records_async(self) -> AsyncIterator[Record]:
-        with self._consuming():
-            self._iterating = threading.get_ident()
-        try:
-            while True:
-                with self._consuming():
-                    while not self._ahead:
-                        # What a wait that is cancelled has found stays ahead.
-                        await asyncio.wrap_future(
-                            self._remote.executor.submit(self._fetch_once, _AHEAD, self._remote.connection.wait_s(None))
-                        )
-                    with self._mutex:
-                        self._check_open()
-                        record = self._take_locked()
-                yield record
-        finally:
-            self._iterating = None
+    async def _next_record_async(self) -> Record:
+        while not self._ahead:
+            # What a wait that is cancelled has found stays ahead.
+            wait = self._remote.connection.wait_s(None)
+            await asyncio.wrap_future(self._remote.executor.submit(self._fetch_once, _AHEAD, wait))
+        with self._mutex:
+            self._check_open()
+            return self._take_locked()
 
     def commit(self) -> None:
         with self._mutex:

@@ -8,26 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from jjq.errors import DamagedSegment, DataLoss, InvalidArgument, JjqError, StoreError
+from jjq.errors import DamagedSegment, DataLoss, InvalidArgument, StoreError
 from jjq.log.bounds import Bounds, Test
 from jjq.log.contracts import LogCatalog, PartitionState, TopicFacts
 from jjq.log.format import NO_TS
+from jjq.log.live import LiveFiles
 from jjq.log.projection import columns_of, output_schema, project
 from jjq.log.recovery import survey
 from jjq.log.sealed import SealedReader, rebatch
 from jjq.log.stream import StreamReader, open_end
 from jjq.model import PartitionOffsets, Segment, SegmentInfo, Slice
-from jjq.schema import SYSTEM_COLUMNS
 
-_TAIL_BATCHES = 64  # messages that a live consumer takes in at once
 LOST = "lost"  # kind of a segment row that stands for records that repair could not save
 
 File = TypeVar("File", SealedReader, StreamReader)
@@ -56,8 +53,7 @@ class LogReader:
         self._place = place  # this host and boot, for slices
         self._recover = recover  # None where the store cannot be written
         self._keeper = keeper  # for reads that bring no other
-        self._mutex = threading.Lock()
-        self._active: dict[int, StreamReader] = {}
+        self.live = LiveFiles(topic_id, topic, boot_id, self._open_stream)
 
     def _partition_dir(self, partition: int) -> Path:
         return self.directory / str(partition)
@@ -89,11 +85,11 @@ class LogReader:
                 continue
             if row.active is None:
                 return row, row.end_offset, False
-            with self._mutex:
-                try:
-                    end, closed = self._active_reader(row).end()
-                except FileNotFoundError:
-                    end, closed = -1, False
+            try:
+                with self.live.reader(row) as reader:
+                    end, closed = reader.end()
+            except FileNotFoundError:
+                end, closed = -1, False
             if not closed and end >= 0:
                 return row, end, False
             # The file ended while we looked: either the catalog already knows, or its end is the partition's.
@@ -116,18 +112,6 @@ class LogReader:
             f"{path}: the active file is missing; run `jjq repair`",
             path=str(path), position=0, lost=(row.end_offset, row.end_offset),
         )  # fmt: skip
-
-    def _active_reader(self, row: Any) -> StreamReader:
-        """The reader of a partition's active file, kept open. The caller holds the mutex."""
-        reader = self._active.get(row.partition)
-        # What was surveyed without the index counts until a process that may write has recovered the file.
-        if reader is not None and (reader.path.stem, reader.surveyed) == (row.active, row.boot_id != self._boot_id):
-            return reader
-        if reader is not None:
-            reader.close()
-            del self._active[row.partition]
-        reader = self._active[row.partition] = self._open_stream(row.partition, row.active, row.active_schema, row)
-        return reader
 
     def _open_stream(self, partition: int, uuid: str, version: int, row: Any = None) -> StreamReader:
         schema = self._facts.physical(version)
@@ -189,8 +173,8 @@ class LogReader:
                 segment = again
         if row.active is None or end <= row.end_offset:
             return None
-        with self._mutex:
-            return self._active_reader(row).seek_time(ts)
+        with self.live.reader(row) as reader:
+            return reader.seek_time(ts)
 
     # --- what there is -----------------------------------------------------------------------------------------------
 
@@ -202,8 +186,8 @@ class LogReader:
             "rolled" if each.kind == "arrows" else "sealed" if each.kind == "arrow" else each.kind for each in segments
         ]
         if row.active is not None:
-            with self._mutex:
-                last = self._active_reader(row).last()
+            with self.live.reader(row) as reader:
+                last = reader.last()
             try:
                 length = (self._partition_dir(partition) / f"{row.active}.arrows").stat().st_size
             except FileNotFoundError:
@@ -238,20 +222,6 @@ class LogReader:
             return (self._partition_dir(partition) / f"{row.active}.arrows").stat().st_size
         except FileNotFoundError:
             return None
-
-    def active_mapped(self, partition: int, uuid: str) -> int | None:
-        """Bytes that are mapped of a segment that is the active one, as far as this reader has seen; None if it is not."""
-        reader = self._active.get(partition)
-        return reader.mapped if reader is not None and reader.path.stem == uuid else None
-
-    def active_segments(self, partition: int) -> list[Segment]:
-        """The active segment, as far as this reader has seen, as a list of one or none; its end is not looked at."""
-        with self._mutex:
-            reader = self._active.get(partition)
-            if reader is None:
-                return []
-            base = reader.base
-        return [Segment(reader.path.stem, "arrows", base, base, 0, 0, 0, 0, 0, 0, 0, 0)]
 
     # --- planning ----------------------------------------------------------------------------------------------------
 
@@ -402,47 +372,6 @@ class LogReader:
 
         return rebatch(projected(), target_bytes, most_rows)
 
-    def tail(
-        self, partition: int, offset: int, rows: int, user: pa.Schema, metadata: Sequence[str], target_bytes: int
-    ) -> pa.RecordBatch | None:
-        """Up to `rows` records from `offset` on, where they are in the active file as it was last seen; else None.
-
-        What a live consumer asks again and again: one look at the end of an index that is open, no catalog. None says
-        nothing about what there is; `offsets` and `plan` do.
-        """
-        with self._mutex:
-            reader = self._active.get(partition)
-            # Another number of columns: the caller's schema is not the file's, which planning sorts out.
-            if reader is None or offset < reader.base or len(reader.schema) != SYSTEM_COLUMNS + len(user):
-                return None
-            end, closed = reader.end()
-            if closed or end <= offset:
-                return None
-            stop = min(end, offset + rows)
-            found: list[tuple[int, pa.RecordBatch]] = []
-            try:
-                for each in itertools.islice(reader.scan(offset, stop), _TAIL_BATCHES):
-                    found.append(each)  # noqa: PERF402 - an error leaves what came before it
-            except JjqError:
-                if not found:
-                    raise  # else who asks for what comes next meets it again
-            physical = reader.schema
-        place = Slice(self.topic_id, self.topic, partition, offset, stop, 0, 0)
-        output = output_schema(user, metadata)
-        pieces = []
-        for base, batch in found:
-            first = max(base, offset)
-            cut = batch.slice(first - base, min(base + batch.num_rows, stop) - first)
-            pieces.append(project(cut, physical, first, place, user, metadata, output))
-        return next(rebatch(pieces, target_bytes), None)
-
-    def tail_singles(self, partition: int, offset: int) -> tuple[list[tuple[int, bytes | None, bytes | None]], bool]:
-        """What `tail` would give of plain values, as (timestamp, key, value), where they were pushed one by one and are the
-        next after what was read last, and whether these are all there were; nothing where `tail` is to look."""
-        with self._mutex:
-            reader = self._active.get(partition)
-            return ([], False) if reader is None else reader.singles(offset)
-
     def load(self, partition: int, start: int, rows: int, keeper: Keeper) -> list[Segment]:
         """Opens, verifies and decompresses up to `rows` records from an offset on, so that who reads them need not wait;
         returns their segments."""
@@ -454,7 +383,7 @@ class LogReader:
                 sealed = self._sealed_reader(partition, each.segment, keeper)
                 for _ in sealed.scan(each.start, each.end, batch=functools.partial(keeper.batch, sealed)):
                     pass
-            elif self.active_mapped(partition, each.segment.uuid) is None:
+            elif self.live.mapped(partition, each.segment.uuid) is None:
                 self._rolled_reader(partition, each.segment, keeper)
             segments.append(each.segment)
         return segments
@@ -526,7 +455,7 @@ class LogReader:
         if self._recover is None:  # a read-only store: is this the active file of another boot?
             current = self._catalog.partition(self.topic_id, partition)
             row = current if current.active == segment.uuid else None
-        if row is None and self.active_mapped(partition, segment.uuid) is None:
+        if row is None and self.live.mapped(partition, segment.uuid) is None:
             yield from self._rolled_reader(partition, segment, keeper).scan(start, end)
             return
         with self._open_stream(partition, segment.uuid, segment.schema_version, row) as stream:
@@ -543,14 +472,8 @@ class LogReader:
         )
 
     def close(self) -> None:
-        with self._mutex:
-            for reader in self._active.values():
-                reader.close()
-            self._active.clear()
+        self.live.close()
         self._keeper.forget(self)
 
     def after_fork(self) -> None:
-        self._mutex = threading.Lock()
-        for reader in self._active.values():
-            reader.close()  # no locks on these descriptors: closing ours leaves the parent's alone
-        self._active = {}
+        self.live.after_fork()

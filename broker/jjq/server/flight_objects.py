@@ -33,7 +33,7 @@ def push(
     store.check_open(write=True)
     value, pairs = objects.record_of(topic, b"", record["value"], check_headers(record["headers"]))
     session = call.served.sessions.get(str(about.get("session")), call.caller.name)
-    with session.busy(), objects.pushing(store), objects.Incoming(store) as incoming:
+    with session, objects.pushing(store), objects.Incoming(store) as incoming:
         for message in messages:
             if not message.size or message[0] != 0:
                 _check_end(decode(message), incoming)

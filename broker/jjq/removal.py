@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jjq import files, layout
-from jjq.catalog.base import KEPT_BATCHES
 from jjq.catalog.rows import TopicRow
+from jjq.catalog.writers import KEPT_BATCHES
 from jjq.clock import now_us
 from jjq.config import GRACE_US
 from jjq.errors import StoreError

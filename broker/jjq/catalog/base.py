@@ -21,18 +21,16 @@ from jjq.catalog.rows import (
     SubscriberRow,
     TopicRow,
     deleted,
-    pack_positions,
     schema_of_bytes,
     segment_row,
     segment_values,
     topic_row,
-    unpack_positions,
 )
-from jjq.errors import InvalidArgument, TopicDeleted, WriterConflict
+from jjq.catalog.writers import add_batch, known_batch
+from jjq.errors import InvalidArgument, TopicDeleted
 from jjq.model import Segment, WriterInfo
 
 _MOST_NAMES = 10_000
-KEPT_BATCHES = 100  # batch ids a writer remembers with their positions
 
 
 class Catalog:
@@ -233,7 +231,7 @@ class Catalog:
     def find_batch(self, writer_id: str, batch_id: int, query_id: str | None) -> Positions | None:
         """The positions of a batch that the writer has committed; raises WriterConflict for one that cannot follow."""
         with self.driver.snapshot() as tx:
-            return _known_batch(tx, writer_id, batch_id, query_id)
+            return known_batch(tx, writer_id, batch_id, query_id)
 
     def claim_batch(self, writer_id: str, batch_id: int, run_id: str) -> bool:
         """A known batch is this run's from now on; False when it is already, as this run has brought it before."""
@@ -256,15 +254,10 @@ class Catalog:
         with self.driver.write(durable=True) as tx:
             if writer is not None:
                 writer_id, batch_id, query_id = writer
-                known = _known_batch(tx, writer_id, batch_id, query_id)
+                known = known_batch(tx, writer_id, batch_id, query_id)
                 if known is not None:
                     return known
-                tx.run("set_writer", id=writer_id, query_id=query_id, last_batch=batch_id, updated_at=now)
-                tx.run(
-                    "add_writer_batch", writer_id=writer_id, batch_id=batch_id, positions=pack_positions(positions),
-                    run=run_id,
-                )  # fmt: skip
-                tx.run("trim_writer_batches", writer_id=writer_id, up_to=batch_id - KEPT_BATCHES)
+                add_batch(tx, writer, positions, run_id, now)
             for (topic_id, partition), before in rows.items():
                 row = tx.row("partition", topic_id=topic_id, partition=partition)
                 if row is None:
@@ -493,26 +486,3 @@ def _check_new(tx: Statements, topic_id: str, partition: int, segment: Segment) 
             f"again needs a writer_id and a batch_id",
             path=path,
         )
-
-
-def _known_batch(tx: Statements, writer_id: str, batch_id: int, query_id: str | None) -> Positions | None:
-    row = tx.row("writer", id=writer_id)
-    if row is None:
-        return None
-    _, known_query, last_batch, _ = row
-    advice = f"; if that is meant, `jjq writer reset {writer_id}` forgets what this writer has committed"
-    if known_query != query_id and batch_id <= last_batch:
-        raise WriterConflict(
-            f"writer {writer_id!r} has committed up to batch {last_batch} for another query ({known_query}), so batch "
-            f"{batch_id} of this one ({query_id}) may be old or new" + advice,
-            writer=writer_id, batch=batch_id, last=last_batch,
-        )  # fmt: skip
-    batch = tx.row("writer_batch", writer_id=writer_id, batch_id=batch_id)
-    if batch is not None:
-        return unpack_positions(batch[0])
-    if batch_id <= last_batch:
-        raise WriterConflict(
-            f"writer {writer_id!r} has committed up to batch {last_batch} and does not know batch {batch_id}" + advice,
-            writer=writer_id, batch=batch_id, last=last_batch,
-        )  # fmt: skip
-    return None

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from jjq.catalog.base import KEPT_BATCHES, Catalog
+from jjq.catalog.base import Catalog
 from jjq.catalog.rows import (
     PartitionRow,
     Positions,
@@ -18,6 +18,7 @@ from jjq.catalog.rows import (
     segment_values,
     unpack_positions,
 )
+from jjq.catalog.writers import KEPT_BATCHES
 from jjq.model import Segment, WriterInfo
 
 Lineages = Sequence[tuple[int, int]]  # (number, start offset)

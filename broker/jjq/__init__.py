@@ -10,7 +10,7 @@ with jjq.open("data/jjq") as store:
 ```
 """
 
-from jjq.channel import Channel, ChannelCounts, ConsumerInfo, Delivery
+from jjq.channel import Channel, Delivery
 from jjq.client import connect
 from jjq.errors import (
     BrokerUnavailable,
@@ -43,7 +43,9 @@ from jjq.errors import (
     WriterConflict,
 )
 from jjq.model import (
+    ChannelCounts,
     Commit,
+    ConsumerInfo,
     PartitionLag,
     PartitionOffsets,
     Position,

@@ -13,7 +13,6 @@ import time
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +24,7 @@ from jjq.clock import host, now_us
 from jjq.deferral import delay_us
 from jjq.errors import DeliveryExpired, InvalidArgument, StoreClosed, StoreReadOnly
 from jjq.feed import watched
-from jjq.model import Record
+from jjq.model import ChannelCounts, ConsumerInfo, Record
 from jjq.receiving import ENDS, FAILURES, Receiving
 from jjq.values import each_of, shown, timeout_s, whole
 from jjq.wake import until_found, wait_for
@@ -38,37 +37,6 @@ MAX_IN_FLIGHT = 1000
 _REAP_S = 1.0  # how often a consumer that is never idle looks for those that died
 _log = logging.getLogger("jjq.channel")
 _channels: weakref.WeakSet[Channel] = weakref.WeakSet()
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelCounts:
-    """Records of a channel. Now: `depth` waits for a consumer, `in_flight` is in one's hands, `deferred` waits for its time.
-
-    Since it was made: `delivered` (each attempt counts), `acked`, `requeued`, `timed_out`, `returned` (by consumers that
-    closed or died), `dead` (given up), and `lost` (gone from the topic before they were acknowledged).
-    """
-
-    depth: int
-    in_flight: int
-    deferred: int
-    delivered: int
-    acked: int
-    requeued: int
-    timed_out: int
-    returned: int
-    dead: int
-    lost: int
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerInfo:
-    """A consumer of a channel: where it runs, since when (microseconds), and how many records it has in hand."""
-
-    id: str
-    host: str
-    pid: int
-    started_at: int
-    in_flight: int
 
 
 class Delivery:

@@ -293,3 +293,34 @@ class WriterInfo:
     query_id: str | None
     last_batch: int
     updated_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelCounts:
+    """Records of a channel. Now: `depth` waits for a consumer, `in_flight` is in one's hands, `deferred` waits for its time.
+
+    Since it was made: `delivered` (each attempt counts), `acked`, `requeued`, `timed_out`, `returned` (by consumers that
+    closed or died), `dead` (given up), and `lost` (gone from the topic before they were acknowledged).
+    """
+
+    depth: int
+    in_flight: int
+    deferred: int
+    delivered: int
+    acked: int
+    requeued: int
+    timed_out: int
+    returned: int
+    dead: int
+    lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerInfo:
+    """A consumer of a channel: where it runs, since when (microseconds), and how many records it has in hand."""
+
+    id: str
+    host: str
+    pid: int
+    started_at: int
+    in_flight: int

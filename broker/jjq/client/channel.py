@@ -11,11 +11,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from jjq import wire
-from jjq.channel import Channel, ChannelCounts, ConsumerInfo, Delivery
+from jjq.channel import Channel, Delivery
 from jjq.client.handle import RemoteHandle
 from jjq.deferral import delay_us
 from jjq.errors import DeliveryExpired, InvalidArgument, StoreReadOnly
-from jjq.model import Record
+from jjq.model import ChannelCounts, ConsumerInfo, Record
 from jjq.values import timeout_s, whole
 
 if TYPE_CHECKING:

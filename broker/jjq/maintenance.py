@@ -21,7 +21,7 @@ from jjq.catalog.rows import PartitionRow, Statements, TopicRow
 from jjq.catalog.waits import floor
 from jjq.clock import now_us
 from jjq.config import GRACE_US, TopicConfig
-from jjq.errors import JjqError, StoreClosed, StoreError, TopicDeleted
+from jjq.errors import JjqError, StoreClosed, StoreError, TopicDeleted, TopicNotFound
 from jjq.facts import Facts
 from jjq.known import in_use
 from jjq.log.reader import LOST
@@ -204,7 +204,8 @@ class Maintenance:
                 self.report.expired_bytes += sum(each.length for each in gone)
         self.report.expired += count
         if count:
-            say_unknown(self._store, self._store.topic(topic.name))
+            with contextlib.suppress(TopicNotFound):  # deleted a moment ago
+                say_unknown(self._store, self._store.topic(topic.name))
             self.write_topic_file(topic)
         return count
 

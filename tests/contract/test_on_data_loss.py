@@ -110,3 +110,24 @@ def test_a_missing_file_is_skipped(directory: Path, reopen: Reopen) -> None:
     with pytest.raises(jjq.DamagedSegment):
         topic.read().read_all()
     assert offsets(topic, on_data_loss="skip") == without(*range(10, 20))
+
+
+def test_a_subscriber_gets_what_is_whole_of_the_other_partitions_before_the_error(
+    directory: Path, reopen: Reopen
+) -> None:  # fmt: skip
+    make(directory)
+    damage(directory, b"0 value 13")
+    store = reopen(maintenance=False)
+    polled, popped = store.create_subscriber("t", "polled"), store.create_subscriber("t", "popped")
+    for take in (lambda: polled.poll(7), lambda: [each for each in [popped.pop()] if each is not None]):
+        found: list[tuple[int, int]] = []
+        with pytest.raises(jjq.DamagedSegment):
+            exhaust(take, found)
+        assert sorted(found) == without(*range(13, 30))
+    polled.commit()
+    assert polled.positions() == {0: 13, 1: 30}
+
+
+def exhaust(take: Callable[[], list[jjq.Record]], found: list[tuple[int, int]]) -> None:
+    while records := take():
+        found += [(each.partition, each.offset) for each in records]

@@ -165,6 +165,19 @@ def test_arrow_goes_in_and_out(front: Front) -> None:
     assert pa.ipc.open_stream(answer.content).read_all().num_rows == min(3, found["ranges"][0]["end"])
 
 
+def test_an_arrow_stream_goes_on_behind_what_is_gone_if_it_may(front: Front) -> None:
+    topic = front.store.create_topic("t")
+    topic.push_many([b"a", b"b"])
+    topic.empty()
+    topic.push_many([b"c", b"d"])
+    where, headers = "/api/topics/t/records?start=0&metadata=_offset", {"accept": ARROW}
+    assert front.client.get(where, headers=headers).status_code == 410
+    answer = front.client.get(f"{where}&on_data_loss=skip", headers=headers)
+    assert pa.ipc.open_stream(answer.content).read_all().column("_offset").to_pylist() == [2, 3]
+    assert front.client.get(f"{where}&on_data_loss=fail", headers=headers).status_code == 400
+    assert front.code("GET", "/api/topics/t/records?on_data_loss=skip") == (400, "invalid_request")
+
+
 def test_an_arrow_batch_of_a_writer_goes_in_once(front: Front) -> None:
     table = pa.table({"value": pa.array([b"a", b"b"], pa.binary())})
     path = "/api/topics/t/records?writer_id=loader&batch_id=7"

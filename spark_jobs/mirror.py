@@ -70,7 +70,8 @@ def require_kafka(spark: SparkSession) -> None:
     try:
         spark.read.format("kafka").load()
     except AnalysisException as error:
-        if error.getCondition() == "KAFKA_DATA_SOURCE_NOT_ENABLED":
+        # Spark 4.2 has no name for it.
+        if error.getCondition() == "KAFKA_DATA_SOURCE_NOT_ENABLED" or "Failed to find data source: kafka" in str(error):
             raise running.Refused(
                 "Spark was started without its connector for Kafka, which does not come with it: add\n"
                 f"    --packages org.apache.spark:spark-sql-kafka-0-10_2.13:{spark.version}\n"

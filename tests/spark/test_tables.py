@@ -150,7 +150,9 @@ def test_dropping_a_table_keeps_the_topic(spark: SparkSession, store: jjq.Store)
 def test_insert_into_a_table_names_the_topic(spark: SparkSession, store: jjq.Store) -> None:
     spark.sql(f"CREATE TABLE flights USING jjq OPTIONS ({options(store)})")
     spark.sql(f"INSERT INTO flights WITH ({options(store)}) VALUES ('B6', 20)")
-    spark.sql(f"INSERT INTO flights WITH ({options(store)}) (delay, carrier) SELECT delay + 1, 'DL' FROM flights")
+    spark.sql(f"CREATE TEMPORARY VIEW earlier USING jjq OPTIONS ({options(store)})")
+    itself = "flights" if spark.version >= "4.3" else "earlier"  # Spark 4.2 loses the clause where it reads the same table
+    spark.sql(f"INSERT INTO flights WITH ({options(store)}) (delay, carrier) SELECT delay + 1, 'DL' FROM {itself}")
     by_name = (
         f"INSERT INTO flights WITH ({options(store, writerId='loader', batchId='1')}) BY NAME SELECT 'WN' AS carrier"
     )
@@ -233,7 +235,8 @@ def test_a_topic_without_a_schema_is_a_table_of_kafkas_rows(spark: SparkSession,
     topic = store.create_topic("raw")
     topic.push(b"a", key=b"k")
     spark.sql(f"CREATE TABLE raw USING jjq OPTIONS ({options(store, topic='raw')})")
-    spark.sql(f"INSERT INTO raw WITH ({options(store, topic='raw')}) (key, value) SELECT value, key FROM raw")
+    spark.sql(f"CREATE TEMPORARY VIEW earlier USING jjq OPTIONS ({options(store, topic='raw')})")
+    spark.sql(f"INSERT INTO raw WITH ({options(store, topic='raw')}) (key, value) SELECT value, key FROM earlier")
     assert values([spark.sql("SELECT value FROM raw ORDER BY offset").collect()]) == [[b"a", b"k"]]
     assert topic.read(metadata=["_key"]).read_all().column("_key").to_pylist() == [b"k", b"a"]
 

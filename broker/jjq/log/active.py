@@ -200,9 +200,8 @@ class ActiveFile:
         else:
             files.pwrite_all(self._fd, buffers, start)
         if not sync and position - start >= LARGE_BYTES:
-            files.begin_writing(
-                self._fd, start, position - start
-            )  # or the sync at its end would wait for all of the file
+            # Or the sync at the end would wait for all of the file.
+            files.begin_writing(self._fd, start, position - start)
         self._count_locked(b"".join(packed), entry, low_ts, sync)
         return first
 

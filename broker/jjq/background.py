@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import threading
+import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +26,10 @@ _THOROUGH_US = 3_600_000_000  # between turns that look at every file
 
 
 class Syncer:
-    """Syncs partitions of `interval` topics in the background, each within its interval of the first unsynced append."""
+    """Syncs partitions of `interval` topics in the background, each when its interval since the first unsynced append is over."""
 
     def __init__(self) -> None:
-        self._due: dict[PartitionLog, float] = {}
+        self._due: dict[PartitionLog, float] = {}  # and when, by the monotonic clock
         self._wake = threading.Condition()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="jjq-sync", daemon=True)
@@ -37,19 +38,21 @@ class Syncer:
     def watch(self, log: PartitionLog, interval_s: float) -> None:
         if log not in self._due:
             with self._wake:
-                self._due.setdefault(log, interval_s)
+                self._due.setdefault(log, time.monotonic() + interval_s)
                 self._wake.notify()
 
     def _run(self) -> None:
         while True:
             with self._wake:
-                while not self._due and not self._stopping:
-                    self._wake.wait()
-                if not self._stopping:
-                    self._wake.wait(min(self._due.values()))
-                logs = list(self._due)
-                self._due.clear()
-                stopping = self._stopping
+                while not self._stopping:
+                    left = min(self._due.values()) - time.monotonic() if self._due else None
+                    if left is not None and left <= 0:
+                        break
+                    self._wake.wait(left)
+                stopping, now = self._stopping, time.monotonic()
+                logs = [each for each, due in self._due.items() if stopping or due <= now]
+                for each in logs:
+                    del self._due[each]
             for each in logs:
                 # A failed sync closes the file as failed; the next push meets that and says so.
                 with contextlib.suppress(Exception):

@@ -9,6 +9,7 @@ import pytest
 
 import jjq
 from jjq import background
+from jjq.log.format import BATCH, SYNC, unpack_entries
 from jjq.maintenance import Maintenance
 
 
@@ -98,3 +99,19 @@ def test_a_clock_that_is_set_back_holds_no_turn_up(tmp_path: Path, monkeypatch: 
             assert not caretaker.turn(store)
         finally:
             caretaker.stop()
+
+
+def test_a_partition_is_synced_when_its_own_interval_is_over(tmp_path: Path) -> None:
+    def last_entry(topic: jjq.Topic) -> int:
+        (index,) = topic.directory(0).glob("*.index")
+        return unpack_entries(index.read_bytes())[-1].kind
+
+    pause = threading.Event()
+    with jjq.open(tmp_path / "store", maintenance=False) as store:
+        slow = store.create_topic("slow", sync="interval", sync_interval_ms=3_600_000)
+        fast = store.create_topic("fast", sync="interval", sync_interval_ms=1)
+        slow.push(b"v")
+        fast.push(b"v")
+        while last_entry(fast) != SYNC:
+            pause.wait(0.01)
+        assert last_entry(slow) == BATCH

@@ -178,14 +178,23 @@ class Incoming:
         return self._hash.hexdigest()
 
     def keep(self, path: Path) -> None:
-        """On disk under its name, unless it is there already."""
-        if path.exists() and path.stat().st_size == self.size:
-            return
-        files.datasync(self._fd)
-        files.make_dirs(path.parent)
-        files.replace(self._path, path)
-        files.sync_dir(path.parent)
-        files.sync_dir(path.parent.parent)
+        """On disk under its name; one that is there already stays, if it is whole."""
+        if not _is_whole(path, self.digest):
+            files.datasync(self._fd)
+            files.make_dirs(path.parent)
+            files.replace(self._path, path)
+        # Also what another process has put there a moment ago, which may not have come to this yet.
+        for directory in path.parents[:3]:
+            files.sync_dir(directory)
+
+
+def _is_whole(path: Path, digest: str) -> bool:
+    """Whether an object is there as it was pushed."""
+    try:
+        with open(path, "rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest() == digest
+    except FileNotFoundError:
+        return False
 
 
 def read_chunk(stream: IO[bytes], most: int = _CHUNK_BYTES) -> bytes:
@@ -219,10 +228,7 @@ def open_object(store: Store, record: Record | str | bytes) -> IO[bytes]:
         stream = open(path, "rb")  # noqa: SIM115 - the caller's to close
     except FileNotFoundError as error:
         raise InvalidArgument(f"the store has no object {digest}; retention may have taken its last record") from error
-    check = hashlib.sha256()
-    while chunk := stream.read(_CHUNK_BYTES):
-        check.update(chunk)
-    if check.hexdigest() != digest:
+    if hashlib.file_digest(stream, "sha256").hexdigest() != digest:
         stream.close()
         raise DamagedSegment(
             f"{path}: the object is not what was pushed; put the right file in its place, or push it again",

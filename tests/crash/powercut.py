@@ -105,7 +105,12 @@ class Recorder(Disk):
     def _replace(self, source: Path, target: Path) -> None:
         super()._replace(source, target)
         inode = self._numbers[target] = self._numbers.pop(source)
-        self.events.append(Event("replace", inode, self._numbers[source.parent], source.name, target=target.name))
+        if source.parent == target.parent:
+            self.events.append(Event("replace", inode, self._numbers[source.parent], source.name, target=target.name))
+            return
+        # Each directory has its own part of it, which is there when that one is synced.
+        self.events.append(Event("link", inode, self._numbers[target.parent], target.name))
+        self.events.append(Event("unlink", inode, self._numbers[source.parent], source.name))
 
     def _unlink(self, path: Path) -> None:
         there = path.exists()
@@ -228,7 +233,7 @@ def after_power_cut(events: list[Event], chance: Chance) -> Tree:
         node = nodes.get(event.inode)
         if event.kind in ("create", "mkdir"):
             nodes[event.inode] = _Directory() if event.kind == "mkdir" else _File()
-        if event.kind in ("create", "mkdir", "replace", "unlink"):
+        if event.kind in ("create", "mkdir", "link", "replace", "unlink"):
             parent = nodes[event.parent]
             assert isinstance(parent, _Directory)
             parent.changes.append((event.kind, event.name, event.target, event.inode))
@@ -254,7 +259,7 @@ def _entries(directory: _Directory, chance: Chance) -> dict[str, int]:
     for kind, name, new_name, inode in directory.changes:
         if not chance.keeps():
             continue
-        if kind in ("create", "mkdir"):
+        if kind in ("create", "mkdir", "link"):
             entries[name] = inode
         elif kind == "unlink":
             entries.pop(name, None)

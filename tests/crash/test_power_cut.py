@@ -4,6 +4,7 @@ Under `always` all that was acknowledged is there, under the other modes a prefi
 batches are there whole or not at all, and those that were acknowledged are there. Offsets that came back are noticed.
 """
 
+import hashlib
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 import jjq
+from jjq import files, objects
 from jjq.errors import DataLoss
 from tests.crash.checks import State, contents, open_alone
 from tests.crash.powercut import Chance, Event, KeepAll, Recorder, Some, Zeros, after_power_cut, make
@@ -296,3 +298,28 @@ def test_a_store_that_cannot_be_written_reads_the_same_after_a_power_cut(
                     # Another process has recovered the store and writes: the reader goes on with it.
                     assert contents(reader) == contents(store)
         shutil.rmtree(place / "after")
+
+
+@pytest.mark.parametrize("other_keeps_it", [False, True])
+def test_an_object_is_on_disk_with_its_name_when_its_push_returns(
+    other_keeps_it: bool, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "recorded").mkdir()
+    with Recorder(place / "recorded") as disk, open_alone(place / "recorded" / "store") as store:
+        topic = store.create_topic("t")
+        if other_keeps_it:  # another process has given it its name, and not come to the directories yet
+            path = objects.object_path(store, hashlib.sha256(b"big").hexdigest())
+            files.make_dirs(path.parent)
+            fd = files.create(path)
+            files.pwrite(fd, b"big", 0)
+            files.datasync(fd)
+            files.close(fd)
+        topic.push_file(b"big")
+        done = len(disk.events)
+        disk.on = False
+    make(after_power_cut(disk.events[:done], Chance()), place / "after")
+    boot(monkeypatch, "another boot")
+    with open_alone(place / "after" / "store") as store:
+        (record,) = store.topic("t").records(store.topic("t").plan(0, 0, 1))
+        with store.open_object(record) as stream:
+            assert stream.read() == b"big"

@@ -88,6 +88,9 @@ def test_a_changed_object_is_not_given_out(store: jjq.Store) -> None:
     with pytest.raises(jjq.DamagedSegment, match="not what was pushed"):
         store.open_object(record)
     assert len(objects.problems(store)) == 1
+    store.topic("t").push_file(b"right")  # as the error advises
+    assert content(store, record) == b"right"
+    assert objects.problems(store) == []
     path.unlink()
     with pytest.raises(jjq.InvalidArgument, match="no object"):
         store.open_object(record)

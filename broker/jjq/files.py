@@ -261,7 +261,7 @@ def translated(operation: str, path: Path | str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reading(path: Path) -> Iterator[None]:
+def reading(path: Path | str) -> Iterator[None]:
     """Like `translated`, but a file that is not there stays FileNotFoundError: readers then plan again."""
     try:
         yield

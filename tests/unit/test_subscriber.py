@@ -12,6 +12,7 @@ import pytest
 import jjq
 from jjq import feed
 from jjq.clock import now_us
+from tests.crash.faults import Disk, Operation
 from tests.stores import flip
 
 
@@ -278,6 +279,30 @@ def test_a_bit_that_flips_in_what_was_just_pushed_is_noticed_by_who_follows(stor
 
 
 # --- stores that cannot be written ------------------------------------------------------------------------------------
+
+
+class Unreadable(Disk):
+    """A disk that gives neither what was pushed nor, opened anew, an index."""
+
+    def step(self, operation: Operation) -> None:
+        if (operation.kind, Path(operation.path).suffix) in (("read", ".arrows"), ("open", ".index")):
+            raise self.failure(operation)
+
+
+def test_a_disk_that_cannot_be_read_is_an_error_of_the_store_also_for_who_follows(
+    store: jjq.Store, topic: jjq.Topic
+) -> None:
+    subscriber = store.create_subscriber(topic.name, start="latest")
+    for _ in range(2):  # from the second on it follows record by record
+        topic.push(b"v")
+        assert subscriber.pop() is not None
+    topic.push(b"v")
+    with Unreadable():
+        with pytest.raises(jjq.StoreError, match="cannot read"):
+            subscriber.pop()
+        with pytest.raises(jjq.StoreError, match="cannot read"):
+            store.offsets()
+    assert subscriber.pop() is not None
 
 
 def test_a_read_only_store_can_be_peeked_and_polled_and_pop_says_why_not(store: jjq.Store, topic: jjq.Topic) -> None:

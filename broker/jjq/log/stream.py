@@ -39,14 +39,15 @@ def open_end(index: str) -> int | None:
     """The visible end offset of an active file by its index, which does not stay open; None where it is closed, gone, or to
     be looked at more closely."""
     try:
-        fd = files.open_ro(index)
+        with files.reading(index):
+            fd = files.open_ro(index)
+            try:
+                count = files.size(fd) // ENTRY_SIZE
+                data = files.pread(fd, ENTRY_SIZE, (count - 1) * ENTRY_SIZE) if count else b""
+            finally:
+                files.close(fd)
     except FileNotFoundError:
         return None
-    try:
-        count = files.size(fd) // ENTRY_SIZE
-        data = files.pread(fd, ENTRY_SIZE, (count - 1) * ENTRY_SIZE) if count else b""
-    finally:
-        files.close(fd)
     if len(data) != ENTRY_SIZE or not fmt.entries_hold(data):
         return None
     [last] = fmt.unpack_entries(data)
@@ -244,7 +245,8 @@ class StreamReader:
         if not run or run[-1].end_position - run[0].position > RUN_BYTES:
             return [], False
         origin = run[0].position
-        data = files.pread(self._fd, run[-1].end_position - origin, origin)
+        with files.reading(self.path):
+            data = files.pread(self._fd, run[-1].end_position - origin, origin)
         if len(data) != run[-1].end_position - origin or fmt.extend(before[0].file_crc, data) != run[-1].file_crc:
             return [], False
         self._left_at = (run[-1].end, at + behind)

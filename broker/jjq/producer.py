@@ -265,11 +265,13 @@ class Producer:
             size += long
         stamps = target.stamps(None if timestamp is None else [timestamp], 1)
         with self._mutex:
-            while not self._has_room_locked() and not self._closed:
+            while self._pending >= self._window and not self._closed:
                 self._flushing += 1  # full: what lingers goes now
-                self._changed.notify_all()
-                self._changed.wait()
-                self._flushing -= 1
+                try:
+                    self._changed.notify_all()
+                    self._changed.wait()
+                finally:
+                    self._flushing -= 1
             if self._closed:
                 raise StoreClosed("the producer was closed; make another with store.producer()")
             if among and self._among.setdefault(topic, among) != among:
@@ -294,9 +296,6 @@ class Producer:
             if batch.size >= self._batch_bytes:
                 self._fill_locked(batch)
         return PushFuture(batch, index)
-
-    def _has_room_locked(self) -> bool:
-        return self._pending < self._window and not self._closed
 
     def _fill_locked(self, batch: _Batch) -> None:
         """Has a batch that is full written next. Until the thread comes to it, it goes on to grow: the more there is in one

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -210,6 +211,34 @@ def test_a_full_window_makes_the_pusher_wait(store: jjq.Store, monkeypatch: pyte
         blocked.join(30)
         assert not blocked.is_alive()
     assert [future.result().offset for future in futures] == list(range(1, 12))
+
+
+def test_an_interrupt_in_a_full_window_leaves_others_to_linger(
+    store: jjq.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create_topic("t").push(b"first")
+    gate = threading.Event()
+    real = files.datasync
+
+    def slow(fd: int) -> None:
+        gate.wait(30)
+        real(fd)
+
+    def interrupt() -> None:
+        while not producer._flushing:
+            gate.wait(0.001)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    monkeypatch.setattr(files, "datasync", slow)
+    with store.producer(linger_ms=60_000, window=1) as producer:
+        producer.push("t", b"v")
+        interrupting = threading.Thread(target=interrupt)
+        interrupting.start()
+        with pytest.raises(KeyboardInterrupt):
+            producer.push("t", b"waits")
+        interrupting.join()
+        assert not producer._flushing
+        gate.set()
 
 
 def test_what_comes_while_another_batch_is_written_joins_the_next_up_to_a_bound(

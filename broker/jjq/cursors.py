@@ -56,9 +56,4 @@ def resolve_places(topic: Topic, start: Any, on_data_loss: str) -> dict[int, Pla
 
 def ring(topic: Topic) -> None:
     """Wakes who waits on a topic after a change of a cursor: that writes to no file that is watched."""
-    with contextlib.suppress(OSError):  # only a wake-up: who waits looks again by itself a little later
-        fd = files.open_lock(topic.directory(0) / "lock")
-        try:
-            files.pwrite(fd, b"\0", 0)
-        finally:
-            files.close(fd)
+    files.ring(topic.directory(0) / "lock")

@@ -118,7 +118,9 @@ class Bound:
         self._store, self._topic = store, topic
         self._max = topic.config.max_records or DEFAULT_MAX_RECORDS
         self._policy = topic.config.when_full
-        self._floors: dict[int, int] = {}  # what was waited for when it was last looked at; only ever too low
+        # By partition, as it was when it was last looked at, so only ever too low: what is waited for; what is left.
+        self._floors: dict[int, int] = {}
+        self._starts: dict[int, int] = {}
         self._mutex = threading.Lock()
 
     def admits(self, partition: int, rows: int) -> bool:
@@ -153,13 +155,13 @@ class Bound:
 
     def appended(self, partition: int, end: int) -> None:
         """Lets the oldest segments go when there are more records than the bound."""
-        start = self._floors.get(-1 - partition, 0)
+        start = self._starts.get(partition, 0)
         if end - start <= self._max:
             return
         with self._mutex:
             row, segments = self._store.catalog.segments(self._topic.id, partition, 0, end)
             start = max([row.start_offset, *(s.end for s in segments if end - s.end >= self._max)])
-            self._floors[-1 - partition] = start if end - start <= self._max else end - self._max
+            self._starts[partition] = start if end - start <= self._max else end - self._max
             if start > row.start_offset:
                 gone = [
                     path

@@ -175,8 +175,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """What `topic.segments()` shows of a segment. `state` is `active`, `rolled` or `sealed`; `next` and `previous` are
-    the neighbours' ids, None at the ends; times in microseconds, `bytes` on disk."""
+    """What `topic.segments()` shows of a segment. `state` is `active`, `rolled`, `sealed`, or `lost` for records that repair
+    could not save; `next` and `previous` are the neighbours' ids, None at the ends; times in microseconds, `bytes` on disk."""
 
     topic: str
     partition: int

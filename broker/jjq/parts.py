@@ -39,10 +39,6 @@ class StoreParts:
         """Raises StoreClosed, and StoreReadOnly if something is to be written and cannot be."""
         raise NotImplementedError
 
-    def _facts_of(self, topic_id: str) -> Facts:
-        with self._mutex:
-            return self._facts.setdefault(topic_id, Facts(self, topic_id))
-
     def partition_dir(self, topic_id: str, partition: int) -> Path:
         return self.path / "topics" / topic_id / str(partition)
 
@@ -53,11 +49,12 @@ class StoreParts:
 
     def topic_row(self, topic_id: str) -> TopicRow:
         """The catalog's row of a topic; raises TopicDeleted."""
-        return self._facts_of(topic_id).row()
+        return self.facts(topic_id).row()
 
     def facts(self, topic_id: str) -> Facts:
         """What the log asks of a topic."""
-        return self._facts_of(topic_id)
+        with self._mutex:
+            return self._facts.setdefault(topic_id, Facts(self, topic_id))
 
     def log(self, topic_id: str, partition: int) -> PartitionLog:
         log = self._logs.get((topic_id, partition))
@@ -69,7 +66,7 @@ class StoreParts:
                     (topic_id, partition),
                     PartitionLog(
                         self.partition_dir(topic_id, partition), topic_id, partition, self.catalog,
-                        self._facts_of(topic_id), self.boot_id, lambda name: prefix + name, GRACE_US,
+                        self.facts(topic_id), self.boot_id, lambda name: prefix + name, GRACE_US,
                         self._unsynced,
                     ),
                 )  # fmt: skip
@@ -86,7 +83,7 @@ class StoreParts:
                 reader = self._readers.setdefault(
                     topic_id,
                     LogReader(
-                        self.path / "topics" / topic_id, topic_id, name, self.catalog, self._facts_of(topic_id),
+                        self.path / "topics" / topic_id, topic_id, name, self.catalog, self.facts(topic_id),
                         self.boot_id, f"{host()} {self.boot_id}", recover, self.hot.plain,
                     ),
                 )  # fmt: skip

@@ -70,12 +70,7 @@ def sweep(store: Path, channel_id: int) -> None:
 
 def ring(store: Path, channel_id: int) -> None:
     """Wakes whoever waits in a channel, after a change that is no push."""
-    with contextlib.suppress(OSError):  # only a wake-up: who waits looks again by itself a little later
-        fd = files.open_rw(bell(store, channel_id))
-        try:
-            files.pwrite(fd, b"\0", 0)
-        finally:
-            files.close(fd)
+    files.ring(bell(store, channel_id))
 
 
 def bell(store: Path, channel_id: int) -> Path:

@@ -238,7 +238,7 @@ class Store(StoreParts):
         return topics.offsets(self, names, matching)
 
     def _topic(self, row: TopicRow) -> Topic:
-        return Topic(self, row, self._facts_of(row.id))
+        return Topic(self, row, self.facts(row.id))
 
     def alter_topic(
         self, name: str, *, partitions: int | None = None, add_columns: pa.Schema | None = None, **settings: Any
@@ -355,7 +355,7 @@ class Store(StoreParts):
         if any(each.topic_id != first.topic_id for each in slices):
             raise InvalidArgument("the slices belong to several topics; read those of each topic apart")
         self.catalog.remember(first.topic_id, first.topic)  # it may be gone by now
-        topic = self._topic(self._facts_of(first.topic_id).row())
+        topic = self._topic(self.facts(first.topic_id).row())
         if not isinstance(schema, pa.Schema | None):
             raise InvalidArgument(f"schema must be a pyarrow.Schema, not {type(schema).__name__}")
         user = topic.select(columns) if schema is None else schema

@@ -157,8 +157,7 @@ def _remove_empty(directory: Path) -> None:
 
 def ring(store: Store) -> None:
     """Wakes who waits for topics to come and go."""
-    with contextlib.suppress(OSError):
-        (store.path / "catalog.lock").write_bytes(b"\0")
+    files.ring(store.path / "catalog.lock")
 
 
 def alter(

@@ -215,13 +215,6 @@ def unpack_schema(data: object) -> pa.Schema | None:
         raise InvalidArgument(f"a schema that cannot be read: {error}") from error
 
 
-def pack_batch(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return bytes(sink.getvalue().to_pybytes())
-
-
 def pack_start(start: Any) -> Any:
     """A start as a caller gave it: its mapping by partition, if it is one, may have keys that JSON has not."""
     if isinstance(start, Mapping):

@@ -330,3 +330,8 @@ def test_maintenance_says_what_it_did(cli: Cli) -> None:
         cli.run("push", "t", stdin=value)
     assert "compacted" in cli.text("maintain")
     assert cli.text("tail", "t") == "a\nb\nc\n"
+    cli.run("topic", "alter", "t", "--retention-segments", "1", "--retention-waits", "all")
+    cli.run("subscriber", "create", "t", "slow")
+    for value in "de":
+        cli.run("push", "t", stdin=value)
+    assert "retention of t partition 0: 2 segments past the retention wait for subscriber slow" in cli.text("maintain")

@@ -89,8 +89,13 @@ def _maintain(arguments: argparse.Namespace) -> int:
             ),
             (f"{count(report.removed, 'file')} removed ({output.size(report.removed_bytes)})", report.removed),
             (f"{count(report.staged_reaped, 'abandoned staged file')} removed", report.staged_reaped),
+            (f"{count(report.leftovers, 'leftover')} of dead processes removed", report.leftovers),
+            (f"{count(report.objects, 'object')} removed", report.objects),
+            (f"{count(report.reaped, 'ephemeral topic')} deleted", report.reaped),
         ]
         print("; ".join(text for text, number in found if number) or "nothing was due")
+        for each in report.waiting:
+            print(f"retention of {output.plain(each)}")
         for error in report.errors:
             print(f"not done: {output.plain(error)}")
         for path in report.kept:

@@ -13,7 +13,6 @@ from jjq.model import Record
 
 OUTPUTS = ("lines", "json", "table")
 _CELL = 60
-_FIRST_WIDTH = 6
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:

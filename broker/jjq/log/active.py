@@ -17,7 +17,7 @@ from jjq import files
 from jjq.errors import DamagedSegment
 from jjq.log import format as fmt
 from jjq.log.format import BATCH, CLOSE, ENTRY_SIZE, NO_TS, OPEN, SYNC, SYNCED, ActiveField, Encoded, Entry, make_entry
-from jjq.log.stream import stream_paths
+from jjq.log.stream import empty_index, stream_paths
 from jjq.model import Segment
 
 LARGE_BYTES = 1 << 20  # the disk begins with so much at once
@@ -26,10 +26,7 @@ _JOIN_BYTES = 64 << 10  # up to here one joined write is cheaper than a vector o
 
 
 class ActiveFile:
-    """The file being appended to, as one process sees it. Every method but `open` and `create` needs the partition's lock.
-
-    Written end and visible end are apart: bytes count only when their index entry is there.
-    """
+    """See the module. Every method but `open` and `create` needs the partition's lock."""
 
     def __init__(self, directory: Path, uuid: str, fd: int, index_fd: int) -> None:
         self.directory, self.uuid = directory, uuid
@@ -124,12 +121,7 @@ class ActiveFile:
                 self._take(entry)
             self._known = count
         if not self._known:
-            raise DamagedSegment(
-                f"{self.index_path}: the index is empty; run `jjq repair`",
-                path=str(self.index_path),
-                position=0,
-                lost=None,
-            )
+            raise empty_index(self.index_path)
 
     def _take(self, entry: Entry) -> None:
         if entry.kind == OPEN:

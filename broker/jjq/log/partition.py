@@ -15,13 +15,13 @@ from typing import Any
 
 from jjq import files
 from jjq.clock import now_us
-from jjq.errors import DamagedSegment, StoreError
+from jjq.errors import StoreError
 from jjq.log.active import LARGE_BYTES, ActiveFile
 from jjq.log.contracts import LogCatalog, LogSettings, PartitionState, TopicFacts
 from jjq.log.format import NO_MARK
 from jjq.log.recovery import copy_whole, survey
 from jjq.log.requests import Append, MorePartitions, encode_all
-from jjq.log.stream import stream_paths
+from jjq.log.stream import missing_active, stream_paths
 from jjq.model import Segment
 
 _GROUP_BYTES = 32 << 20  # what one leader writes at once
@@ -301,11 +301,7 @@ class PartitionLog:
         try:
             return ActiveFile.open(self.directory, row.active)
         except FileNotFoundError as error:
-            path, _ = stream_paths(self.directory, row.active)
-            raise DamagedSegment(
-                f"{path}: the active file is missing; run `jjq repair`",
-                path=str(path), position=0, lost=(row.end_offset, row.end_offset),
-            ) from error  # fmt: skip
+            raise missing_active(stream_paths(self.directory, row.active)[0], row.end_offset) from error
 
     def _create_locked(self, base: int, floor_ts: int, settings: LogSettings, now: int) -> ActiveFile:
         schema = self._facts.physical(settings.schema_version)

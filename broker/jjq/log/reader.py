@@ -22,7 +22,7 @@ from jjq.log.live import LiveFiles
 from jjq.log.projection import columns_of, output_schema, project
 from jjq.log.recovery import survey
 from jjq.log.sealed import SealedReader, rebatch
-from jjq.log.stream import StreamReader, open_end
+from jjq.log.stream import StreamReader, missing_active, open_end
 from jjq.model import PartitionOffsets, Segment, SegmentInfo, Slice
 
 LOST = "lost"  # kind of a segment row that stands for records that repair could not save
@@ -107,11 +107,7 @@ class LogReader:
             raise self._missing(row)
 
     def _missing(self, row: Any) -> DamagedSegment:
-        path = self._partition_dir(row.partition) / f"{row.active}.arrows"
-        return DamagedSegment(
-            f"{path}: the active file is missing; run `jjq repair`",
-            path=str(path), position=0, lost=(row.end_offset, row.end_offset),
-        )  # fmt: skip
+        return missing_active(self._partition_dir(row.partition) / f"{row.active}.arrows", row.end_offset)
 
     def _open_stream(self, partition: int, uuid: str, version: int, row: Any = None) -> StreamReader:
         schema = self._facts.physical(version)

@@ -18,7 +18,7 @@ from jjq.log.active import ActiveFile
 from jjq.log.contracts import PartitionState
 from jjq.log.format import BATCH, NO_TS, OPEN, ActiveField, Entry
 from jjq.log.mapping import mapped
-from jjq.log.stream import StreamReader, stream_paths
+from jjq.log.stream import StreamReader, missing_active, stream_paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,7 @@ def survey(directory: Path, row: PartitionState, schema: pa.Schema, topic: bytes
     with files.translated("recover", path):
         index_bytes = files.read(index_path) if index_path.exists() else b""
         if not path.exists():
-            raise DamagedSegment(
-                f"{path}: the active file is missing; run `jjq repair`",
-                path=str(path), position=0, lost=(row.end_offset, row.end_offset),
-            )  # fmt: skip
+            raise missing_active(path, row.end_offset)
         entries, why = scan_messages(path, schema, topic, partition)
         size = path.stat().st_size
     index = fmt.valid_prefix(index_bytes)

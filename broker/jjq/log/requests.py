@@ -26,8 +26,8 @@ class Append:
 
     `stamps` in microseconds for producer time, None for the broker's. `among` is the number of partitions that this one
     was chosen among, 0 if that does not matter. `producer` (up to 6 bytes, none of them zero) and `sequence` mark the
-    message, so that it is found if it is sent again: it is then a message of its own. Filled in when it is done: the first offset and the timestamp of the
-    first row.
+    message, so that it is found if it is sent again: it is then a message of its own. Filled in when it is done: the
+    first offset and the timestamp of the first row.
     """
 
     version: int

@@ -35,6 +35,18 @@ def stream_paths(directory: Path, uuid: str) -> tuple[Path, Path]:
     return directory / f"{uuid}.arrows", directory / f"{uuid}.index"
 
 
+def missing_active(path: Path, base: int) -> DamagedSegment:
+    """The error for a partition whose active file, which begins at offset `base`, is not there."""
+    return DamagedSegment(
+        f"{path}: the active file is missing; run `jjq repair`", path=str(path), position=0, lost=(base, base)
+    )
+
+
+def empty_index(path: Path) -> DamagedSegment:
+    """The error for an index without an entry: its file's first one is written before anybody knows of it."""
+    return DamagedSegment(f"{path}: the index is empty; run `jjq repair`", path=str(path), position=0, lost=None)
+
+
 def open_end(index: str) -> int | None:
     """The visible end offset of an active file by its index, which does not stay open; None where it is closed, gone, or to
     be looked at more closely."""
@@ -155,12 +167,7 @@ class StreamReader:
     def last(self) -> Entry:
         count = self.count()
         if not count:
-            raise DamagedSegment(
-                f"{self.index_path}: the index is empty; run `jjq repair`",
-                path=str(self.index_path),
-                position=0,
-                lost=None,
-            )
+            raise empty_index(self.index_path)
         return self.entries(count - 1, count)[0]
 
     def end(self) -> tuple[int, bool]:

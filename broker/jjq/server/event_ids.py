@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 _EPOCH_100NS = 0x01B21DD213814000  # from 1582-10-15 to 1970-01-01
 _PARTITION_BITS, _OFFSET_BITS = 10, 52
-MOST_PARTITIONS = 1 << _PARTITION_BITS
 _FORM = re.compile(r"([0-9a-f]{8})-?([0-9a-f]{4})-?6([0-9a-f]{3})-?([89ab][0-9a-f]{3})-?([0-9a-f]{12})", re.IGNORECASE)
 
 

@@ -17,9 +17,6 @@ from jjq.server.http_operations import named
 from jjq.server.http_requests import dumped
 from jjq.topic import Topic
 
-BYTES_VALUE = {"type": "object", "required": ["base64"], "additionalProperties": False,
-               "properties": {"base64": {"type": "string"}}}  # fmt: skip
-
 RECORD = named(
     "Record",
     {

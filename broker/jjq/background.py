@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
@@ -12,7 +11,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from jjq.clock import host, now_us
-from jjq.errors import JjqError
+from jjq.errors import JjqError, StoreClosed, TopicDeleted
 
 if TYPE_CHECKING:
     from jjq.log.partition import PartitionLog
@@ -22,6 +21,7 @@ log = logging.getLogger("jjq.maintenance")
 
 LAST_TURN = "maintenance"  # key in the catalog's meta table
 INTERVAL_S = 10.0
+_RETRY_S = 1.0  # after a sync that failed
 _THOROUGH_US = 3_600_000_000  # between turns that look at every file
 
 
@@ -54,9 +54,15 @@ class Syncer:
                 for each in logs:
                     del self._due[each]
             for each in logs:
-                # A failed sync closes the file as failed; the next push meets that and says so.
-                with contextlib.suppress(Exception):
+                try:
                     each.sync()
+                except (StoreClosed, TopicDeleted):
+                    pass
+                except Exception as error:  # noqa: BLE001 - the others are to be synced all the same
+                    # Who pushed was answered long ago. A sync that failed has closed the file where it is on disk, or, where
+                    # that could not be written either, does so when it is tried again; it is never believed then.
+                    log.warning("what was pushed since the last sync may be lost: %s", error)
+                    self.watch(each, _RETRY_S)
             if stopping:
                 return
 

@@ -1,5 +1,6 @@
 """Maintenance in the background: one process at a time, not too often, ended with the store."""
 
+import errno
 import gc
 import threading
 import weakref
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import jjq
-from jjq import background
+from jjq import background, files
 from jjq.log.format import BATCH, SYNC, unpack_entries
 from jjq.maintenance import Maintenance
 
@@ -115,3 +116,26 @@ def test_a_partition_is_synced_when_its_own_interval_is_over(tmp_path: Path) -> 
         while last_entry(fast) != SYNC:
             pause.wait(0.01)
         assert last_entry(slow) == BATCH
+
+
+def test_a_sync_in_the_background_that_fails_is_said_and_others_are_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, failures = files.datasync, iter([True])
+
+    def failing(fd: int) -> None:
+        if threading.current_thread().name == "jjq-sync" and next(failures, False):
+            raise OSError(errno.EIO, "Input/output error")
+        real(fd)
+
+    pause = threading.Event()
+    with jjq.open(tmp_path / "store", maintenance=False) as store:
+        topic = store.create_topic("t", sync="interval", sync_interval_ms=1)
+        monkeypatch.setattr(files, "datasync", failing)
+        topic.push(b"taken back")
+        while "may be lost" not in caplog.text:
+            pause.wait(0.01)
+        assert str(topic.directory(0)) in caplog.text
+        assert topic.push(b"v").offset == 0
+        assert topic.offsets()[0].lineage == 1
+        assert store.verify().ok

@@ -378,14 +378,6 @@ class SealedReader:
         with pa.ipc.open_file(self._data) as file:
             return bounds.read(file.metadata, len(self))
 
-    def verify(self) -> None:
-        """Checks the whole file's CRC and every batch."""
-        if fmt.crc32c(self._data) != self.segment.crc:
-            raise self._damaged(0, "the file does not match its checksum")
-        rows = sum(batch.num_rows for _, batch in self.scan(self.segment.base, self.segment.end))
-        if rows != self.segment.rows:
-            raise self._damaged(0, f"{rows} rows where the catalog says {self.segment.rows}")
-
     def _damaged(self, number: int, why: str) -> DamagedSegment:
         position = self._blocks[number][0] if hasattr(self, "_blocks") and self._blocks else 0
         return DamagedSegment(

@@ -375,19 +375,6 @@ class StreamReader:
                     add_span(found, max(start, each.base), min(end, each.end))
         return found
 
-    def verify(self) -> Entry:
-        """Reads the whole file; returns its last entry or raises DamagedSegment."""
-        last = self.last()
-        head = self.entries(0, 1)[0]
-        if fmt.crc32c(self._region(0, head.length)) != head.file_crc:
-            raise self._damaged(head, "the head does not match its checksum")
-        rows = 0
-        for _, batch in self.scan(head.base, last.end):
-            rows += batch.num_rows
-        if head.base + rows != last.end:
-            raise self._damaged(last, f"{rows} rows where the index says {last.end - head.base}")
-        return last
-
 
 def add_span(spans: list[tuple[int, int]], first: int, last: int) -> None:
     """Adds `[first, last)` behind spans that lie before it, joined to the last one where they meet."""

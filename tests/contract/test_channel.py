@@ -59,6 +59,13 @@ def test_records_come_whole_and_are_shared_among_consumers(
     assert (counts.acked, counts.depth, counts.in_flight, counts.delivered) == (4, 0, 0, 4)
 
 
+def test_deliveries_of_several_consumers_are_settled_together(store: jjq.Store, channel: jjq.Channel) -> None:
+    other = store.channel("letters", "work")
+    channel.ack_many([*channel.receive(2), *other.receive(2)])
+    counts = channel.counts()
+    assert (counts.acked, counts.depth, counts.in_flight) == (4, 0, 0)
+
+
 def test_settling_twice_is_quiet_in_the_same_way_only(channel: jjq.Channel) -> None:
     a, b = channel.receive(2)
     a.ack()

@@ -154,19 +154,20 @@ class RemoteChannel(RemoteHandle, Channel):
 
     def _settle_many(self, deliveries: Iterable[Delivery], how: str, **args: Any) -> None:
         chosen: dict[str, RemoteDelivery] = {}
-        owner: RemoteChannel = self
+        owners: dict[RemoteChannel, list[str]] = {}  # other handles of this channel, maybe, whose consumers have them
         for each in self._unsettled(deliveries, how):
             assert isinstance(each, RemoteDelivery)
             chosen[each.number] = each
-            owner = each._channel  # another handle of this channel, maybe, whose consumer has it
-        if not chosen:
-            return
-        gone = owner._act("settle", deliveries=list(chosen), how=how, **args)
-        for number, each in chosen.items():
-            if number in gone:
-                each._settled = "expired"
-            elif how != "touched":
-                each._settled = how
+            owners.setdefault(each._channel, []).append(each.number)
+        gone = set()
+        for owner, numbers in owners.items():
+            late = owner._act("settle", deliveries=numbers, how=how, **args)
+            gone.update(late)
+            for number in numbers:
+                if number in late:
+                    chosen[number]._settled = "expired"
+                elif how != "touched":
+                    chosen[number]._settled = how
         if gone:
             raise DeliveryExpired(
                 f"{len(gone)} of {len(chosen)} deliveries of channel {self.name!r} had expired: they timed out and went to "

@@ -16,7 +16,7 @@ import pytest
 from pyarrow import flight
 
 import jjq
-from jjq.errors import Forbidden, JjqError, Unauthorized
+from jjq.errors import Forbidden, InvalidArgument, JjqError, Unauthorized
 from jjq.server.guard import NEEDS
 from jjq.server.http_app import all_operations
 from jjq.server.http_operations import Operation
@@ -341,10 +341,10 @@ def test_the_store_is_whole_after_all_of_it(world: World) -> None:
         world.store.delete_topic("t")
 
 
-def fetch(world: World, method: str, path: str, token: str | None) -> tuple[int, bytes]:
+def fetch(world: World, method: str, path: str, token: str | None, body: bytes | None = None) -> tuple[int, bytes]:
     host, _, port = world.broker.http.removeprefix("http://").partition(":")
     with contextlib.closing(http.client.HTTPConnection(host, int(port))) as connection:
-        connection.request(method, path, headers={"Authorization": f"Bearer {token}"})
+        connection.request(method, path, body, headers={"Authorization": f"Bearer {token}"})
         answer = connection.getresponse()
         return answer.status, answer.read()
 
@@ -364,6 +364,32 @@ def test_what_is_not_there_names_nothing_that_may_not_be_seen(world: World, kind
         status, body = fetch(world, "GET", path, token)
         assert status == 404
         assert (b"; " in body) is named
+
+
+def test_a_channel_writes_nothing_that_its_maker_may_not_write(world: World) -> None:
+    """Neither its topic, at first use, nor dead letters to a topic of others."""
+    world.prepare()
+    token = world.tokens["read"]
+    with jjq.connect(world.broker.flight, token=token) as store:
+        with pytest.raises(jjq.TopicNotFound):
+            store.connection.act("channel", topic="t-none", name="c", create=True, settings={})
+        for create in (False, True):
+            with pytest.raises(Forbidden, match="may not write topic 'other'"):
+                store.channel("t", "c", create=create, dead_letter="other")
+        assert store.channel("t", "c", dead_letter="t.c.dead").dead_letter == "t.c.dead"
+    assert fetch(world, "PUT", "/api/topics/t-none/channels/c", token, b"{}")[0] == 404
+    assert fetch(world, "PUT", "/api/topics/t/channels/c", token, b'{"dead_letter": "other"}')[0] == 403
+    assert fetch(world, "PUT", "/api/topics/t/channels/c", token, b'{"dead_letter": "t.c.dead"}')[0] == 200
+    with jjq.connect(world.broker.flight, token=world.tokens["admin all"]) as store:
+        assert store.channel("t", "c", dead_letter="other").dead_letter == "other"
+
+
+def test_a_subscription_that_is_refused_holds_nothing(world: World) -> None:
+    with jjq.connect(world.broker.flight, token=world.tokens["read"]) as store:
+        for interest, error in (([["t", "other"], []], Forbidden), ([["t"], [""]], InvalidArgument)):
+            with pytest.raises(error):
+                store.connection.act("get_message", handle=900, interest=interest, timeout=0)
+        assert world.store.pubsub_channels() == []
 
 
 def test_a_wait_over_http_ends_when_its_token_is_revoked(world: World) -> None:

@@ -151,7 +151,9 @@ def test_insert_into_a_table_names_the_topic(spark: SparkSession, store: jjq.Sto
     spark.sql(f"CREATE TABLE flights USING jjq OPTIONS ({options(store)})")
     spark.sql(f"INSERT INTO flights WITH ({options(store)}) VALUES ('B6', 20)")
     spark.sql(f"CREATE TEMPORARY VIEW earlier USING jjq OPTIONS ({options(store)})")
-    itself = "flights" if spark.version >= "4.3" else "earlier"  # Spark 4.2 loses the clause where it reads the same table
+    itself = (
+        "flights" if spark.version >= "4.3" else "earlier"
+    )  # Spark 4.2 loses the clause where it reads the same table
     spark.sql(f"INSERT INTO flights WITH ({options(store)}) (delay, carrier) SELECT delay + 1, 'DL' FROM {itself}")
     by_name = (
         f"INSERT INTO flights WITH ({options(store, writerId='loader', batchId='1')}) BY NAME SELECT 'WN' AS carrier"

@@ -1,7 +1,7 @@
 """The Flight front: a store over Arrow Flight. Every request is taken apart, is one call of the store, and its answer packed.
 
-`flight_calls.py`, `flight_planning.py` and `flight_consuming.py` have the actions, `flight_streams.py` what is read and written as batches,
-`flight_sessions.py` what is kept for a client.
+`flight_calls.py`, `flight_planning.py`, `flight_consuming.py`, `flight_channels.py` and `flight_objects.py` have the actions,
+`flight_streams.py` what is read and written as batches, `flight_sessions.py` what is kept for a client.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ from pyarrow import flight
 
 from jjq import wire
 from jjq.errors import Forbidden, InvalidArgument, JjqError, RecordTooLarge, StoreClosed, Unauthorized
-from jjq.server import flight_consuming, flight_objects, flight_planning  # noqa: F401 - their actions register themselves
+from jjq.server import (
+    flight_channels,  # noqa: F401 - its actions register themselves, as those of the others
+    flight_consuming,  # noqa: F401
+    flight_objects,
+    flight_planning,  # noqa: F401
+)
 from jjq.server.flight_calls import ACTIONS, Call, Served, arguments, report, run
 from jjq.server.flight_sessions import unknown
 from jjq.server.flight_streams import plan_read, put, read

@@ -14,7 +14,8 @@ from typing import Any
 
 from jjq import channels
 from jjq.channel import Channel, Delivery
-from jjq.errors import ChannelNotFound, JjqError, TopicDeleted
+from jjq.errors import ChannelNotFound, DeliveryExpired, JjqError, TooManyRequests, TopicDeleted
+from jjq.server.channel_rights import get_channel
 from jjq.server.http_errors import RequestError
 from jjq.server.http_operations import JSON, NAME, Table, named, path, query
 from jjq.server.http_pushing import TOPIC
@@ -103,7 +104,11 @@ class Consumers:
                 known.used_at = time.monotonic()
                 return known
             if len(self._consumers) >= _MOST_CONSUMERS:
-                raise RequestError(f"there are {_MOST_CONSUMERS} consumers, as many as this broker keeps")
+                raise TooManyRequests(
+                    f"there are {_MOST_CONSUMERS} consumers, as many as this broker keeps; name fewer, or try again when some "
+                    f"have not been used for {_IDLE_S:.0f} seconds",
+                    retry_after=_IDLE_S,
+                )
         most = channels.MAX_IN_FLIGHT if max_in_flight is None else max_in_flight
         made = _Consumer(self._store.channel(topic, channel, max_in_flight=most))
         with self._mutex:
@@ -178,17 +183,18 @@ async def list_channels(request: Request) -> dict[str, Any]:
 
 @table.operation(
     "PUT", "/api/topics/{topic}/channels/{channel}", "channel.create",
-    "Makes a channel, and the topic, if there is none; changes what is given of one that is there.",
+    "Makes a channel, and for who may push the topic, if there is none; changes what is given of one that is there. Dead "
+    "letters go to another topic than the channel's own only for who may push there.",
     parameters=[TOPIC, CHANNEL_NAME], body={JSON: _NEW}, answers={200: ("The channel.", {JSON: _CHANNEL})},
 )  # fmt: skip
 async def put_channel(request: Request) -> dict[str, Any]:
     given = await request.document()
     if "start" in given:
         given["start"] = start_in(given["start"])
-    make = functools.partial(
-        request.store.channel, request.arguments["topic"], request.arguments["channel"], create=True, **given
+    topic, name = request.arguments["topic"], request.arguments["channel"]
+    return await request.run(
+        lambda: _described(get_channel(request.store, request.caller, topic, name, create=True, settings=given))
     )
-    return await request.run(lambda: _described(make()))
 
 
 @table.operation(
@@ -302,20 +308,25 @@ def _settle(request: Request, method: str, ids: Sequence[str], options: Mapping[
     rest = list(dict.fromkeys(ids))
     settled = 0
     for consumer in request.parts.consumers.of(request.arguments["topic"], request.arguments["channel"]):
-        own = [name for name in rest if name in consumer.deliveries]
+        # Others may settle, and forget, the same ones meanwhile.
+        own = {name: found[0] for name in rest if (found := consumer.deliveries.get(name)) is not None}
         if not own:
             continue
-        rest = [name for name in rest if name not in consumer.deliveries]
-        chosen = [consumer.deliveries[name][0] for name in own]
+        rest = [name for name in rest if name not in own]
         consumer.used_at = time.monotonic()
+        gone: set[tuple[int, int]] = set()
         try:
-            getattr(consumer.channel, method)(chosen, **options)
-        finally:
-            for name, each in zip(own, chosen, strict=True):
-                if method == "touch_many":
-                    consumer.deliveries[name] = each, consumer.used_at + consumer.channel.ack_timeout
-                else:
-                    consumer.deliveries.pop(name, None)
+            getattr(consumer.channel, method)(list(own.values()), **options)
+        except DeliveryExpired as error:  # the others of them are settled, and so are those of other consumers
+            gone = set(error.expired)
+        for name, each in own.items():
+            late = (each.record.partition, each.record.offset) in gone
+            if method == "touch_many" and not late:
+                consumer.deliveries[name] = each, consumer.used_at + consumer.channel.ack_timeout
+            else:
+                consumer.deliveries.pop(name, None)
+            if late:
+                rest.append(name)
         settled += len(own)
     if rest:
         raise RequestError(

@@ -85,6 +85,22 @@ def test_a_consumer_has_at_most_so_many_in_hand(front: Front) -> None:
     assert len(front.json("POST", f"{path}/receive?max=10&consumer=b")["deliveries"]) == 6
 
 
+def test_what_one_consumer_has_no_more_does_not_keep_anothers_from_being_settled(front: Front) -> None:
+    topic, path = front.store.create_topic("t"), "/api/topics/t/channels/c"
+    front.json("PUT", path, json={})
+    topic.push(b"first")
+    ids = [each["id"] for each in front.json("POST", f"{path}/receive?consumer=a")["deliveries"]]
+    front.json("POST", f"{path}/empty", status=204)
+    topic.push_many([b"second", b"third"])
+    ids += [each["id"] for each in front.json("POST", f"{path}/receive?consumer=b&max=2")["deliveries"]]
+    assert len(ids) == 3
+    answer = front.client.post(f"{path}/ack", json={"deliveries": ids})
+    assert (answer.status_code, answer.json()["code"]) == (409, "delivery_expired")
+    assert answer.json()["message"].startswith("1 of 3 deliveries")
+    counts = front.json("GET", path)["counts"]
+    assert (counts["acked"], counts["in_flight"], counts["depth"]) == (2, 0, 0)
+
+
 def test_dead_letters_are_given_back(front: Front) -> None:
     front.store.create_topic("t").push(b"poison")
     path = "/api/topics/t/channels/c"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from jjq.topic import Headers, Timestamp, Topic
 
 HEADER = "jjq-object"
-_CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 20
 _REFERENCE = re.compile(r"sha256:([0-9a-f]{64})")
 # A push that died between its reference and its record leaves a row without an offset. It is dropped once nothing of the
 # topic is as old as when that was found, with this much allowed for clocks.
@@ -66,7 +66,7 @@ def push_file(
     with (
         pushing(store), files.translated("keep an object in", store.path), opened(source) as stream, Incoming(store) as incoming,
     ):  # fmt: skip
-        while chunk := read_chunk(stream):
+        while chunk := read_source(stream):
             incoming.add(chunk)
         return push_kept(topic, store, incoming, value, pairs, key, timestamp, partition)
 
@@ -197,9 +197,12 @@ def _is_whole(path: Path, digest: str) -> bool:
         return False
 
 
-def read_chunk(stream: IO[bytes], most: int = _CHUNK_BYTES) -> bytes:
-    """The next bytes of a source; empty at its end."""
-    chunk = stream.read(most)
+def read_source(stream: IO[bytes], most: int = CHUNK_BYTES) -> bytes:
+    """The next bytes of what is to be kept; empty at its end."""
+    try:
+        chunk = stream.read(most)
+    except OSError as error:  # which is not the store's, nor a connection's
+        raise InvalidArgument(f"what is to be kept cannot be read: {error.strerror or error}") from error
     if not isinstance(chunk, bytes):
         raise InvalidArgument("the file is open for text; open it with mode 'rb'")
     return chunk

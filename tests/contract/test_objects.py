@@ -85,6 +85,11 @@ def test_a_push_that_is_refused_keeps_nothing(store: jjq.Store, tmp_path: Path) 
         topic.push_file(7)  # type: ignore[arg-type]
     with pytest.raises(jjq.InvalidArgument, match="for text"):
         topic.push_file(io.StringIO("text"))  # type: ignore[arg-type]
+    with (
+        open("/proc/self/mem", "rb") as source,
+        pytest.raises(jjq.InvalidArgument, match="cannot be read: Input/output error"),
+    ):
+        topic.push_file(source)
     with pytest.raises(jjq.InvalidArgument, match="jjq-object"):
         topic.push_file(b"data", headers={objects.HEADER: b""})
     with pytest.raises(jjq.InvalidArgument, match="partition"):

@@ -17,14 +17,13 @@ from jjq.schema import RAW
 if TYPE_CHECKING:
     from jjq.client.store import RemoteStore
 
-_PIECE_BYTES = 1 << 20
 _IN_MEMORY_BYTES = 8 << 20  # a larger one that is read goes to a temporary file
 
 
 def push(store: RemoteStore, source: objects.Source, about: dict[str, Any]) -> Position:
     """Sends an object, and has the record pushed that refers to it."""
     connection = store.connection
-    piece_bytes = max(1, min(_PIECE_BYTES, store._append_bytes - 1))
+    piece_bytes = max(1, min(objects.CHUNK_BYTES, store._append_bytes - 1))
     with objects.opened(source) as stream, connection.numbered() as number:
         seekable = stream.seekable()
         begin = stream.tell() if seekable else 0
@@ -58,7 +57,7 @@ def _send(
     stream: IO[bytes], most: int, writer: flight.FlightStreamWriter, reader: flight.FlightMetadataReader
 ) -> pa.Buffer | None:  # fmt: skip
     check, size = hashlib.sha256(), 0
-    while piece := objects.read_chunk(stream, most):
+    while piece := objects.read_source(stream, most):
         check.update(piece)
         size += len(piece)
         writer.write_metadata(pa.py_buffer(b"\0" + piece))

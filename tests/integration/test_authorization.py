@@ -392,6 +392,26 @@ def test_a_subscription_that_is_refused_holds_nothing(world: World) -> None:
         assert world.store.pubsub_channels() == []
 
 
+@pytest.mark.parametrize("path", ["records", "partitions/0/records/0/object"])
+def test_what_is_being_sent_by_http_ends_when_the_token_is_revoked(world: World, path: str) -> None:
+    topic = world.store.create_topic("t-large", sync="none", exist_ok=True)
+    topic.push_file(bytes(32 << 20))
+    for _ in range(32):
+        topic.push(bytes(1 << 20))
+    file = TokenFile(tokens_in(world.store.path))
+    token, _ = file.create("reads", read=("t-large",))
+    host, _, port = world.broker.http.removeprefix("http://").partition(":")
+    with contextlib.closing(http.client.HTTPConnection(host, int(port))) as connection:
+        headers = {"Authorization": f"Bearer {token}", "Accept": "application/vnd.apache.arrow.stream, */*"}
+        connection.request("GET", f"/api/topics/t-large/{path}", headers=headers)
+        answer = connection.getresponse()
+        assert answer.status == 200
+        answer.read(1000)
+        file.revoke("reads")
+        with pytest.raises(http.client.IncompleteRead):
+            answer.read()
+
+
 def test_a_wait_over_http_ends_when_its_token_is_revoked(world: World) -> None:
     """And takes nothing: the record is there for the next."""
     world.prepare()

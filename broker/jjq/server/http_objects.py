@@ -151,6 +151,7 @@ class _Part:
             await run(file.seek, self._start)
             left = 0 if scope["method"] == "HEAD" else self._end - self._start
             while left > 0:
+                self._request.allow("read", self._request.arguments["topic"])  # it may have been taken back since
                 piece = await run(file.read, min(left, _PIECE_BYTES))
                 if not piece:
                     raise InvalidArgument("the object became shorter while it was being sent")

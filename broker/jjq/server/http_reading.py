@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -230,7 +230,9 @@ async def _read_arrow(request: Request, topic: Topic) -> StreamingResponse:
         on_data_loss=given["on_data_loss"] or "error",
     )  # fmt: skip
     reader = await request.run(read)
-    return StreamingResponse(_arrow_pieces(reader), media_type=ARROW, headers={"cache-control": "no-store"})
+    # It may be taken back amid them: this can take hours.
+    check = functools.partial(request.allow, "read", topic.name)
+    return StreamingResponse(_arrow_pieces(reader, check), media_type=ARROW, headers={"cache-control": "no-store"})
 
 
 def _listed(text: str | None) -> Sequence[str] | None:
@@ -261,10 +263,11 @@ class _Pieces(io.RawIOBase):
         return b"".join(pieces)
 
 
-def _arrow_pieces(reader: pa.RecordBatchReader) -> Iterator[bytes]:
+def _arrow_pieces(reader: pa.RecordBatchReader, check: Callable[[], object]) -> Iterator[bytes]:
     sink = _Pieces()
     with pa.ipc.new_stream(sink, reader.schema) as writer:
         for batch in reader:
+            check()
             writer.write_batch(batch)
             yield sink.taken()
     yield sink.taken()

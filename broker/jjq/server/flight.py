@@ -26,12 +26,12 @@ from jjq.server import (
     flight_planning,  # noqa: F401
 )
 from jjq.server.flight_calls import ACTIONS, Call, Served, arguments, report, run
-from jjq.server.flight_sessions import unknown
+from jjq.server.flight_sessions import refuse_unknown
 from jjq.server.flight_streams import plan_read, put, read
 from jjq.server.guard import Guard
 from jjq.server.settings import ServerSettings
 from jjq.store import Store
-from jjq.values import shown, whole
+from jjq.values import shown
 
 _TOKEN = "token"  # noqa: S105 - the name of the middleware that carries it
 _KINDS = {Unauthorized: flight.FlightUnauthenticatedError, Forbidden: flight.FlightUnauthorizedError}
@@ -102,10 +102,6 @@ class FlightFront:
             log.warning("some Flight clients did not end within %.1f s; they are cut off", grace)
             _cut_off(port)
             ending.join(_CUT_S)
-
-
-def _refuse() -> None:
-    raise unknown()
 
 
 def _cut_off(port: int) -> None:
@@ -195,11 +191,8 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
         with call.session:
             if body.get("id") is None:
                 return run(name, call, body["args"])
-            number, done = whole(body["id"], "id"), whole(body.get("done", 0), "done")
-            refuse = body.get("once") and sessions.doubtful(call.session, body)
-            return call.session.once(
-                number, done, lambda: run(name, call, body["args"]), instead=_refuse if refuse else None
-            )
+            instead = refuse_unknown if body.get("once") else None
+            return sessions.once(call.session, body, lambda: run(name, call, body["args"]), instead)
 
     def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
         with self._translated():

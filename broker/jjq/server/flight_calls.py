@@ -33,6 +33,7 @@ from jjq.values import shown
 _TOPICS = 4096  # handles of topics that are kept,
 _FRESH_S = 2.0  # and how long: others may alter a topic's limits
 _STAGED = 100_000
+MOST_RANGES = 100_000  # of one request, or ticket
 Action = Callable[..., Any]
 ACTIONS: dict[str, Action] = {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
@@ -13,8 +13,8 @@ from jjq import files, objects
 from jjq.errors import InvalidArgument
 from jjq.schema import RAW, binaries, check_headers
 from jjq.server.flight_calls import Call, action
-from jjq.server.flight_sessions import unknown
-from jjq.values import shown, whole
+from jjq.server.flight_sessions import refuse_unknown
+from jjq.values import shown
 
 _RECORD = ("value", "key", "headers", "timestamp", "partition")
 
@@ -51,18 +51,8 @@ def push(
             )
             return list(position)
 
-        doubtful = call.served.sessions.doubtful(session, about)
-        found: list[Any] = session.once(
-            whole(about.get("id"), "id"),
-            whole(about.get("done", 0), "done"),
-            act,
-            instead=_refuse if doubtful else None,
-        )
+        found: list[Any] = call.served.sessions.once(session, about, act, refuse_unknown)
         return found
-
-
-def _refuse() -> NoReturn:
-    raise unknown()
 
 
 def _check_end(end: object, incoming: objects.Incoming) -> None:
@@ -78,7 +68,7 @@ def read(call: Call, digest: object) -> tuple[pa.Schema, Iterator[pa.RecordBatch
 
     def batches() -> Iterator[pa.RecordBatch]:
         with stream:
-            while chunk := objects.read_chunk(stream):
+            while chunk := stream.read(objects.CHUNK_BYTES):
                 _may_read(call, found)
                 if call.served.stopping:
                     raise flight.FlightUnavailableError("the broker is stopping")

@@ -10,13 +10,12 @@ from typing import Any
 from jjq.errors import DataLoss, InvalidArgument
 from jjq.layout import segment_to_json
 from jjq.model import Slice
-from jjq.server.flight_calls import Call, action, listed, texts
+from jjq.server.flight_calls import MOST_RANGES, Call, action, listed, texts
 from jjq.server.flight_consuming import waiting
 from jjq.topic import Topic
 from jjq.values import MOST, shown, whole
 from jjq.wake import wait_for
 
-MOST_RANGES = 100_000
 MOST_AWAITED = 256  # partitions that one request waits for
 
 

@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from jjq.errors import BrokerUnavailable, Forbidden, InvalidArgument, StoreClosed, TooManyRequests
 from jjq.values import whole
@@ -177,8 +177,9 @@ class Session:
                 log.warning("a handle of session %s did not close as it should", self.id, exc_info=True)
 
 
-def unknown() -> BrokerUnavailable:
-    return BrokerUnavailable(
+def refuse_unknown() -> NoReturn:
+    """For what may not be done twice."""
+    raise BrokerUnavailable(
         "the broker was started anew, or gave this client up, before its answer came: what was asked may be done or not; look "
         "before you ask again",
         outcome="unknown",
@@ -221,11 +222,15 @@ class Sessions:
             found.seen()  # so that it is not given up between here and its use
             return found
 
-    def doubtful(self, session: Session, about: Mapping[str, Any]) -> bool:
-        """Whether a request may have been done by who is not there any more to ask."""
-        if not about.get("again"):
-            return False
-        return about.get("broker") != self.broker or about.get("id", 0) <= session.forgotten
+    def once(
+        self, session: Session, about: Mapping[str, Any], act: Callable[[], Any],
+        instead: Callable[[], Any] | None = None,
+    ) -> Any:  # fmt: skip
+        """`Session.once` of a request that says `id`, `done`, `broker` and `again` of itself. `instead` is done when it may have
+        been done by who is not there any more to ask; None: then it is done again."""
+        number, done = whole(about.get("id"), "id"), whole(about.get("done", 0), "done")
+        doubtful = about.get("again") and (about.get("broker") != self.broker or number <= session.forgotten)
+        return session.once(number, done, act, instead if doubtful else None)
 
     def end(self, session_id: str) -> None:
         """A client has said that it is gone."""

@@ -18,13 +18,12 @@ from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Slice
 from jjq.server import flight_objects
 from jjq.server.flight_append import append, append_value, check_batch
-from jjq.server.flight_calls import Call, listed, report, stage_of, texts
-from jjq.server.flight_sessions import unknown
+from jjq.server.flight_calls import MOST_RANGES, Call, listed, report, stage_of, texts
+from jjq.server.flight_sessions import refuse_unknown
 from jjq.topic import Topic
 from jjq.values import whole
 from jjq.wire import Ticket
 
-_MOST_RANGES = 100_000
 _MOST_TARGET = 16 << 20
 _READ = ("start", "end", "columns", "metadata", "partitions")
 
@@ -63,8 +62,8 @@ def plan_read(call: Call, descriptor: flight.FlightDescriptor) -> tuple[pa.Schem
 def read(call: Call, ticket: Ticket) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """The batches of a ticket, straight from the segment files. They come as fast as the client takes them."""
     topic = call.topic("read", ticket.topic_id)
-    if len(ticket.ranges) > _MOST_RANGES:
-        raise InvalidArgument(f"a ticket has up to {_MOST_RANGES:,} ranges")
+    if len(ticket.ranges) > MOST_RANGES:
+        raise InvalidArgument(f"a ticket has up to {MOST_RANGES:,} ranges")
     metadata = topic.check_metadata(ticket.metadata)
     slices = [Slice(topic.id, topic.name, r.partition, r.start, r.end, r.lineage, 0) for r in ticket.ranges]
     target = min(max(ticket.target_bytes, 1), _MOST_TARGET)
@@ -218,21 +217,18 @@ class _Appending:
         def act_unless_done() -> tuple[int, int]:
             """For a batch that a broker before this one may have appended."""
             if mark is None:
-                raise unknown()
+                refuse_unknown()
             try:
                 found = find(topic.reader, place, *mark, whole(about.get("since"), "since"))
             except Unknowable:
-                raise unknown() from None
+                refuse_unknown()
             return found or act()
 
         if number is None or self._session is None:
             return act()
         session = call.served.sessions.get(self._session, call.caller.name)
         with session:
-            doubtful = call.served.sessions.doubtful(session, about)
-            found: tuple[int, int] = session.once(
-                number, whole(about.get("done", 0), "done"), act, instead=act_unless_done if doubtful else None
-            )
+            found: tuple[int, int] = call.served.sessions.once(session, about, act, act_unless_done)
         return found
 
 

@@ -149,6 +149,21 @@ def overtaken(topic: TopicView, partition: int, at: Position) -> int | None:
     return found
 
 
+def plan_all(
+    topic: TopicView, wanted: Mapping[int, tuple[Position, Position]], policy: LossPolicy
+) -> dict[int, list[Slice]]:
+    """`plan` of each partition. As a rule all is there: then a broker is asked once, and not for each of them."""
+    asked = [(p, start.offset, start.lineage, end.offset, end.lineage) for p, (start, end) in wanted.items()]
+    try:
+        found = topic.reader.plan_all(asked)
+    except TopicDeleted:
+        found = [None] * len(asked)
+    return {
+        p: plan(topic, p, *wanted[p], policy) if slices is None else slices
+        for p, slices in zip(wanted, found, strict=True)
+    }
+
+
 def plan(topic: TopicView, partition: int, start: Position, end: Position, policy: LossPolicy) -> list[Slice]:
     """The slices of `[start, end)`; under a lenient policy without what is gone.
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from jjq import Store
     from jjq.model import Slice
-    from pyspark_jjq.offsets import Position
+    from pyspark_jjq.offsets import Position, TopicPositions
     from pyspark_jjq.rows import Rows
     from pyspark_jjq.stores import TopicView
 
@@ -122,30 +122,31 @@ class BatchReader(DataSourceReader):
         views = look(self.options.path, self.options.choice, all_there=True)
         try:
             slices = [
-                self._slices(topic, p, at, end.partitions[p], policy)
+                each
                 for topic, start, end in ranges.bounds(self.options, views)
-                for p, at in start.partitions.items()
-                if self.narrowing.has(topic.name, p)
+                for each in self._slices(topic, start, end, policy)
             ]
         finally:
             let_go(views.values())
         return partitions_of(self.options, slices)
 
     def _slices(
-        self, topic: TopicView, partition: int, start: Position, end: Position, policy: ranges.LossPolicy
-    ) -> list[Slice]:
-        """What is planned of a partition; what filters leave out is not looked at, so it is no loss either."""
+        self, topic: TopicView, start: TopicPositions, end: TopicPositions, policy: ranges.LossPolicy
+    ) -> list[list[Slice]]:
+        """What is planned of each partition; what filters leave out is not looked at, so it is no loss either."""
         only = self.narrowing
-        start = replace(start, offset=max(start.offset, only.first))
-        end = replace(end, offset=min(end.offset, only.last))
-        if start.offset >= end.offset:
-            return []
-        found = ranges.plan(topic, partition, start, end, policy)
+        wanted: dict[int, tuple[Position, Position]] = {}
+        for p, at in start.partitions.items():
+            first = replace(at, offset=max(at.offset, only.first))
+            last = replace(end.partitions[p], offset=min(end.partitions[p].offset, only.last))
+            if only.has(topic.name, p) and first.offset < last.offset:
+                wanted[p] = first, last
+        found = list(ranges.plan_all(topic, wanted, policy).values())
         if only.by_time:
-            found = topic.reader.within(found, only.since, only.until)
+            found = [topic.reader.within(each, only.since, only.until) for each in found]
         tests = [each for each in self.conditions if each.column in self.rows.columns]
         # In rows like Kafka's the columns have other names, and nothing is said of a value that has no type.
-        return topic.reader.where(found, tests) if tests and not self.rows.kafka else found
+        return [topic.reader.where(each, tests) for each in found] if tests and not self.rows.kafka else found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, SlicePartition):

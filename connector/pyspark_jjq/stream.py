@@ -288,11 +288,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = start.topics.get(name)
             begin = first.partitions if first is not None and first.id == last.id else {}
             earliest = ranges.positions(view, end=False).partitions
-            for p, at in sorted(last.partitions.items()):
-                # A partition that was added to a topic began at 0: what is gone of it was not read.
-                since = begin.get(p, Position(0, 0) if begin else earliest[p])
-                if since != at:
-                    slices.append(ranges.plan(view, p, since, at, self.policy))
+            # A partition that was added to a topic began at 0: what is gone of it was not read.
+            between = {
+                p: (begin.get(p, Position(0, 0) if begin else earliest[p]), at)
+                for p, at in sorted(last.partitions.items())
+            }
+            wanted = {p: (since, at) for p, (since, at) in between.items() if since != at}
+            slices += ranges.plan_all(view, wanted, self.policy).values()
         let_go(views.values())
         return partitions_of(self.options, slices)
 

@@ -330,3 +330,20 @@ def test_who_waits_is_woken_by_a_record_in_a_new_partition(
             waiting.pop()  # what was peeked or polled is out of the way
             waiting.close()
             waiting = begin(store)
+
+
+def test_what_is_whole_of_many_partitions_is_planned_at_once(store: jjq.Store) -> None:
+    topic = store.create_topic("many", partitions=120)
+    for partition in range(120):
+        topic.push(b"%d" % partition, partition=partition)
+    topic.empty()
+    for partition in range(120):
+        topic.push_many([b"%d" % partition] * 2, partition=partition)
+    asked = [(partition, int(partition != 7), 0, 3, 0) for partition in range(120)]
+    found = topic.reader.plan_all(asked)
+    assert found[7] is None  # begins before what is left
+    for partition, slices in enumerate(found):
+        assert slices == (None if partition == 7 else topic.reader.plan(partition, 1, 3))
+    assert topic.reader.plan_all([]) == []
+    with pytest.raises(jjq.InvalidArgument, match="ends at 3"):
+        topic.reader.plan_all([(0, 1, 0, 4, 0)])

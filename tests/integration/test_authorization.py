@@ -107,6 +107,7 @@ BY_FLIGHT: dict[str, tuple[str, str, ByFlight]] = {
     "read, segments": ("read", "topic", lambda r, t: r.topic(t).segments()),
     "read, slices": ("read", "topic", lambda r, t: list(r.read_slices(r.topic(t).plan(0, 0, 1)))),
     "read, times": ("read", "topic", lambda r, t: r.topic(t).reader.within(_one_slice(r, t), 0, 1)),
+    "read, plans": ("read", "topic", lambda r, t: r.topic(t).reader.plan_all([(0, 0, 0, 1, 0)])),
     "read, bounds": ("read", "topic", lambda r, t: r.connection.ask("bounds", topic_id=r.topic(t).id, ranges=[], columns=[])),
     "read, awaited": ("read", "topic", lambda r, t: r.await_records([(r.topic(t).id, 0, 99)], 1.0)),
     "read, subscription": ("read", "topic", lambda r, t: _by_subscription(r, t)),

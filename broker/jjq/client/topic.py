@@ -30,6 +30,7 @@ from jjq.wire import Ticket
 if TYPE_CHECKING:
     from jjq.client.store import RemoteStore
 
+_PLANNED_AT_ONCE = 100  # partitions: a long backlog of each may be thousands of slices
 _READ_METADATA = ("_partition", "_offset", "_timestamp", "_key", "_headers")
 
 
@@ -154,6 +155,14 @@ class RemoteReader:
                 "plan", partition=partition, start=start, end=end, lineage=lineage, skip_lost=skip_lost, files=self._files
             )
         )  # fmt: skip
+
+    def plan_all(self, ranges: Sequence[Sequence[int]]) -> list[list[Slice] | None]:
+        found: list[list[Slice] | None] = []
+        for at in range(0, len(ranges), _PLANNED_AT_ONCE):
+            some = list(ranges[at : at + _PLANNED_AT_ONCE])
+            told = self._ask("plan_all", ranges=some, files=self._files)
+            found += [None if each is None else self._slices(each) for each in told]
+        return found
 
     def _ask(self, name: str, **args: Any) -> Any:
         return self._connection.ask(name, topic_id=self._topic_id, **args)

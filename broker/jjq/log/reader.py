@@ -280,6 +280,19 @@ class LogReader:
             )
         return slices
 
+    def plan_all(self, ranges: Sequence[Sequence[int]]) -> list[list[Slice] | None]:
+        """Of each `partition, start, lineage, end, lineage` the slices; None where something of it is gone, or was given again:
+        `plan` and `check_lineage` say what."""
+        return [self._plan_whole(*each) for each in ranges]
+
+    def _plan_whole(self, partition: int, start: int, begun: int, end: int, lineage: int) -> list[Slice] | None:
+        if start >= end or (begun < lineage and self.check_lineage(partition, start, begun) is not None):
+            return None
+        try:
+            return self.plan(partition, start, end, lineage=lineage)
+        except DataLoss:
+            return None
+
     def within(self, slices: Sequence[Slice], since: int, until: int) -> list[Slice]:
         """The slices without what is known to have no timestamp in `[since, until)` microseconds: whole segments by their
         rows, whole batches by what is written of them. Other records stay in, too: a batch is not cut."""

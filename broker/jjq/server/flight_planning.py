@@ -39,6 +39,15 @@ def plan(
 
 
 @action
+def plan_all(call: Call, topic_id: Any, ranges: Any, files: bool = False) -> list[Any]:
+    """Of each range, `partition, start, its lineage, end, its lineage`, what `plan` gives, or null where something of it is gone,
+    or was given again."""
+    topic = call.topic("read", topic_id)
+    found = topic.reader.plan_all(_ranges(topic, ranges, "start", "its lineage", "end", "its lineage"))
+    return [None if slices is None else [_packed(each, bool(files)) for each in slices] for slices in found]
+
+
+@action
 def within(call: Call, topic_id: Any, ranges: Any, since: Any, until: Any, files: bool = False) -> list[Any]:
     """Slices of ranges, each `partition, start, end, lineage`, without what is known to have no time in `[since, until)`."""
     topic = call.topic("read", topic_id)
@@ -61,16 +70,20 @@ def bounds(call: Call, topic_id: Any, ranges: Any, columns: Any, batches: bool =
     ]
 
 
+def _ranges(topic: Topic, given: Any, *names: str) -> list[list[int]]:
+    """Ranges as a client gives them: of each a partition, and numbers of these names."""
+    if len(listed(given, "ranges")) > MOST_RANGES:
+        raise InvalidArgument(f"up to {MOST_RANGES:,} ranges go into one request")
+    for each in given:
+        if not isinstance(each, list) or len(each) != 1 + len(names):
+            raise InvalidArgument(f"a range is partition, {', '.join(names)}, not {shown(each)}")
+    return [[topic.check_partition(each[0]), *map(whole, each[1:], names)] for each in given]
+
+
 def _planned(topic: Topic, ranges: Any) -> list[list[Slice]]:
     """The slices of each range; of one that has lost records the range itself, for who reads it to say so."""
-    if len(listed(ranges, "ranges")) > MOST_RANGES:
-        raise InvalidArgument(f"up to {MOST_RANGES:,} ranges go into one request")
     found = []
-    for each in ranges:
-        if not isinstance(each, list) or len(each) != 4:
-            raise InvalidArgument(f"a range is partition, start, end, lineage, not {shown(each)}")
-        partition = topic.check_partition(each[0])
-        start, end, lineage = whole(each[1], "start"), whole(each[2], "end"), whole(each[3], "lineage")
+    for partition, start, end, lineage in _ranges(topic, ranges, "start", "end", "lineage"):
         try:
             found.append(topic.plan(partition, start, end, lineage))
         except DataLoss:

@@ -9,7 +9,7 @@ import pytest
 
 import jjq
 from jjq.log.flat import unpacked_bytes
-from jjq.server.flight_append import check_batch
+from jjq.server.batches import check_batch
 
 ROWS = 12_345  # a number that is nothing else in a message
 

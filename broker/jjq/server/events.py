@@ -43,8 +43,8 @@ ID = named(
 
 
 def known_topic(parts: Parts) -> Topic | None:
-    """The topic of events, as it was when it was opened last."""
-    known = parts.topics.get(parts.settings.events_topic)
+    """The topic of events, as it was when it was opened a moment ago."""
+    known = parts.known(parts.settings.events_topic)
     return known if known is not None and known.schema is not None else None
 
 
@@ -69,8 +69,7 @@ def open_topic(parts: Parts, *, anew: bool = False) -> Topic:
             f"topic {topic.name!r} is no topic of events: that has one partition and the columns type (string) and body "
             f"(binary). Name another in the setting `events_topic`, or delete it"
         )
-    parts.topics[settings.events_topic] = topic
-    return topic
+    return parts.keep(topic)
 
 
 # --- posting -------------------------------------------------------------------------------------------------------------

@@ -7,33 +7,13 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from jjq import pushing
-from jjq.errors import InvalidArgument, RecordTooLarge
+from jjq.errors import InvalidArgument
 from jjq.log.requests import Append, MorePartitions
-from jjq.schema import HEADERS, RAW, SYSTEM_FIELDS, cast, conform, headers_size, longest, physical
+from jjq.schema import HEADERS, RAW, SYSTEM_FIELDS, cast, conform, headers_size, physical
 from jjq.topic import Topic
 
 _SINGLES = 256  # of so many values a message is made by a template, several times as fast as by pyarrow
 _PLAIN = physical(None).remove(0)
-
-
-def check_batch(batch: pa.RecordBatch, max_record_bytes: int, max_request_bytes: int) -> None:
-    """Raises InvalidArgument unless what a client sent can be read without harm: its lengths, offsets and texts are its own
-    word. And RecordTooLarge where it, or a value of it, has more bytes than the broker takes, which is asked last: to add
-    them up follows the offsets."""
-    try:
-        batch.validate(full=True)
-    except pa.ArrowInvalid as error:
-        raise InvalidArgument(f"the batch is damaged: {error}; send it again") from error
-    if batch.nbytes > max_request_bytes:
-        raise RecordTooLarge(
-            f"a batch has {batch.nbytes:,} bytes, the broker takes up to {max_request_bytes:,} (max_request_bytes) at once"
-        )
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        values = column.dictionary if pa.types.is_dictionary(column.type) else column
-        if values.nbytes > max_record_bytes and (size := longest(values)) > max_record_bytes:
-            raise RecordTooLarge(
-                f"a value of column {name!r} has {size:,} bytes, the broker takes up to {max_record_bytes:,} (max_record_bytes)"
-            )
 
 
 def append(

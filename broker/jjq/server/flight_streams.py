@@ -17,7 +17,8 @@ from jjq.log.resent import Unknowable, find
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Slice
 from jjq.server import flight_objects
-from jjq.server.flight_append import append, append_value, check_batch
+from jjq.server.batches import check_batch
+from jjq.server.flight_append import append, append_value
 from jjq.server.flight_calls import MOST_RANGES, Call, listed, report, stage_of, texts
 from jjq.server.flight_sessions import refuse_unknown
 from jjq.topic import Topic

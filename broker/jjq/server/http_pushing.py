@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from jjq.errors import InvalidArgument, TopicDeleted
+from jjq.errors import InvalidArgument, JjqError, TopicDeleted
 from jjq.log import flat
 from jjq.model import Position, Positions
+from jjq.server.batches import check_batch
 from jjq.server.events import open_topic
 from jjq.server.gathering import Item
 from jjq.server.http_errors import RequestError
@@ -34,10 +35,12 @@ from jjq.server.http_records import (
     headers_for,
     plain_bytes,
     position_json,
+    size_of,
     timestamp_for,
     value_for,
 )
 from jjq.server.http_requests import Parts, Request
+from jjq.server.settings import ServerSettings
 from jjq.topic import Topic
 from jjq.values import shown
 
@@ -178,8 +181,7 @@ def _push_documents(request: Request, records: Sequence[Any], atomic: bool, topi
         keys.append(plain_bytes(each.get("key"), f"the key of {what}"))
         headers.append(headers_for(each.get("headers"), what))
         stamps.append(timestamp_for(each.get("timestamp"), what))
-        if isinstance(values[-1], bytes):
-            request.check_record(len(values[-1]) + len(keys[-1] or b""))
+        request.check_record(size_of(values[-1]) + size_of(keys[-1] or b"") + size_of(headers[-1] or b""))
     return topic.push_many(
         values, keys=keys if any(each is not None for each in keys) else None,
         headers=headers if any(each is not None for each in headers) else None,
@@ -221,8 +223,8 @@ async def arrow_body(request: Request) -> pa.Table:
         raise RequestError(f"the body must be {ARROW}, not {shown(request.media_type)}", "unsupported_media_type")
     data = await request.body()
     try:
-        rows = await request.run(_arrow_table, data, request.parts.settings.max_request_bytes)
-    except RequestError:
+        rows = await request.run(_arrow_table, data, request.parts.settings)
+    except JjqError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise RequestError(f"the body is no Arrow stream: {str(error).splitlines()[0]}") from error
@@ -244,9 +246,9 @@ async def _push_arrow(request: Request) -> dict[str, Any]:
     return _pushed(await request.run(pushing, request.parts, given["topic"], push))
 
 
-def _arrow_table(data: bytes, most: int) -> pa.Table:
+def _arrow_table(data: bytes, settings: ServerSettings) -> pa.Table:
     """The rows of an Arrow stream, checked: what a stranger sends may point anywhere, and may be large once it is unpacked."""
-    size = 0
+    size, most = 0, settings.max_request_bytes
     for message in pa.ipc.MessageReader.open_stream(data):
         size += flat.unpacked_bytes(message.metadata.to_pybytes(), memoryview(message.body or b""))
         if size > most:
@@ -255,7 +257,8 @@ def _arrow_table(data: bytes, most: int) -> pa.Table:
             )
     with pa.ipc.open_stream(data) as reader:
         found = reader.read_all()
-    found.validate(full=True)
+    for batch in found.to_batches():
+        check_batch(batch, settings.max_record_bytes, most)
     return found
 
 

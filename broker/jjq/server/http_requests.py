@@ -7,6 +7,7 @@ import functools
 import ipaddress
 import json
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ COOKIE = "jjq-token"
 _BODY_PAUSE_S = 30.0  # for each piece of a body
 _SMALL_BYTES = 64 << 10  # a body up to this size is parsed in the loop: a thread would take longer
 _MOST_HOSTS = 100
+_MOST_TOPICS = 10_000  # handles of topics that are kept,
+_FRESH_S = 2.0  # and how long: others may alter a topic's limits
 _SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
 
 
@@ -60,19 +63,26 @@ class Parts:
     counters: Counters
     stopping: asyncio.Event
     searches: asyncio.Semaphore  # they take long, and are not to take all threads
-    topics: dict[str, Topic] = field(default_factory=dict)  # handles that pushes use again
+    topics: dict[str, tuple[Topic, float]] = field(
+        default_factory=dict
+    )  # handles that pushes use again, and since when
     shared_stats: Shared | None = None
     hosts: set[str] = field(default_factory=set)  # that requests without a token have named, and may
 
     def topic(self, name: str) -> Topic:
         """A handle of a topic to push to, made at first use where topics are."""
-        known = self.topics.get(name)
-        if known is None:
-            known = at_first_use(self.store, name)
-            if len(self.topics) >= 10_000:
-                self.topics.clear()
-            self.topics[name] = known
-        return known
+        return self.known(name) or self.keep(at_first_use(self.store, name))
+
+    def known(self, name: str) -> Topic | None:
+        """A handle that was made a moment ago."""
+        topic, made_at = self.topics.get(name, (None, 0.0))
+        return topic if time.monotonic() - made_at < _FRESH_S else None
+
+    def keep(self, topic: Topic) -> Topic:
+        if len(self.topics) >= _MOST_TOPICS:
+            self.topics.clear()
+        self.topics[topic.name] = topic, time.monotonic()
+        return topic
 
 
 class ClientGone(Exception):

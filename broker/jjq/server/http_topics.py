@@ -176,6 +176,7 @@ async def alter_topic(request: Request) -> dict[str, Any]:
     columns = given.pop("add_columns", None)
     added = None if columns is None else columns_of(columns)
     topic = await request.run(request.store.alter_topic, request.arguments["topic"], add_columns=added, **given)
+    request.parts.topics.pop(topic.name, None)
     return await request.run(described, topic)
 
 

@@ -205,6 +205,36 @@ def test_an_arrow_stream_is_held_to_the_bound_when_it_is_unpacked(serve: Frontin
             assert front.code("POST", "/api/topics/t/records", content=body, headers=headers) == answer
 
 
+@pytest.mark.parametrize("kind", ["value", "lines", "document", "row", "arrow", "stage"])
+def test_a_record_is_bounded_by_the_broker_however_it_is_pushed(serve: Fronting, kind: str) -> None:
+    front = serve(max_record_bytes=1024, max_request_bytes=100_000)
+    front.store.create_topic("plain")
+    front.store.create_topic("rows", schema=pa.schema([("text", pa.string())]))
+    for size, status in ((900, 200), (1025, 413)):
+        text = "x" * size
+        sent: dict[str, Any]
+        as_arrow: dict[str, Any] = {"content": arrow(pa.table({"text": [text]})), "headers": {"content-type": ARROW}}
+        path, sent = {
+            "value": ("plain/records", {"content": text.encode()}),
+            "lines": ("plain/records", {"content": text.encode(), "headers": {"content-type": "application/x-ndjson"}}),
+            "document": ("plain/records", {"json": {"value": "", "headers": {"h": text}}}),
+            "row": ("rows/records", {"json": {"value": {"text": text}}}),
+            "arrow": ("rows/records", as_arrow),
+            "stage": ("rows/stage", as_arrow),
+        }[kind]
+        answer = front.client.post(f"/api/topics/{path}", **sent)
+        assert (answer.status_code, answer.json().get("code")) == (
+            status,
+            None if status == 200 else "record_too_large",
+        )
+
+
+def test_a_limit_that_is_altered_holds_for_the_next_push(front: Front) -> None:
+    front.json("POST", "/api/topics/t/records", content=b"as it was made")
+    front.json("PATCH", "/api/topics/t", json={"max_record_bytes": 5})
+    assert front.code("POST", "/api/topics/t/records", content=b"longer") == (413, "record_too_large")
+
+
 def test_a_body_that_is_encoded_is_refused(front: Front) -> None:
     headers = {"content-encoding": "gzip"}
     assert front.code("POST", "/pub?topic=t", content=b"x", headers=headers) == (415, "unsupported_media_type")

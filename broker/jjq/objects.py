@@ -189,11 +189,11 @@ class Incoming:
 
 
 def _is_whole(path: Path, digest: str) -> bool:
-    """Whether an object is there as it was pushed."""
+    """Whether an object is there as it was pushed; one that cannot be read is not."""
     try:
         with open(path, "rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest() == digest
-    except FileNotFoundError:
+    except OSError:
         return False
 
 

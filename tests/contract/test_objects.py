@@ -111,5 +111,7 @@ def test_what_is_not_there_and_what_is_no_reference(store: jjq.Store, directory:
     topic.push_file(b"right")
     (file,) = [each for each in (directory / "objects").rglob("*") if each.is_file()]
     file.write_bytes(b"wrong")
-    with pytest.raises(jjq.DamagedSegment, match="not what was pushed"):
+    with pytest.raises(jjq.DamagedSegment, match="not what was pushed; put the right file in its place, or push it again"):
         store.open_object(records(store, "t")[1])
+    topic.push_file(b"right")
+    assert [content(store, record) for record in records(store, "t")[1:]] == [b"right"] * 2

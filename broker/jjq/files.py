@@ -67,9 +67,12 @@ def size(fd: int) -> int:
     )  # a third of the cost of fstat; nothing here reads or writes at the file's own position
 
 
-def has_name(fd: int) -> bool:
-    """Whether a file is in a directory still: what is written to one that is not goes with its last descriptor."""
-    return os.fstat(fd).st_nlink > 0
+def is_named(fd: int, path: Path) -> bool:
+    """Whether an open file is what others find under its name: if not, nobody will see what is written to it."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def pread(fd: int, length: int, position: int) -> bytes:

@@ -58,6 +58,28 @@ def test_nothing_is_acknowledged_into_a_file_that_was_removed(
         assert not caught.value.retryable
 
 
+@pytest.mark.parametrize("sync", ["always", "interval", "none"])
+@pytest.mark.parametrize("what", ["the store", "a partition"])
+def test_nothing_is_acknowledged_into_a_directory_that_was_moved_away_for_a_copy(
+    store: jjq.Store, tmp_path: Path, sync: str, what: str
+) -> None:
+    """As one does who puts back a backup. What is there now has another lock, so nothing is appended to that, either."""
+    topic, _ = begin(store, sync)
+    topic.push(b"in time")
+    replaced = store.path if what == "the store" else store.path / "topics" / topic.id / "0"
+    replaced.rename(tmp_path / "aside")
+    shutil.copytree(tmp_path / "aside", replaced)
+    for _ in range(2):
+        error = pushes_until_refused(topic)
+        assert isinstance(error, jjq.StoreError)
+        assert "was replaced while it was open" in str(error)
+        assert not error.retryable
+    assert_whole(store.path)
+    with jjq.open(store.path, maintenance=False) as again:
+        assert again.topic("t").read().read_all()["value"].to_pylist() == [b"there", b"in time"]
+        again.topic("t").push(b"goes on")
+
+
 @pytest.mark.parametrize("sync", ["interval", "none"])
 def test_where_pushes_do_not_wait_for_the_disk_it_is_seen_soon(store: jjq.Store, sync: str) -> None:
     topic, _ = begin(store, sync)

@@ -143,8 +143,8 @@ class ActiveFile:
         )
 
     def named(self) -> bool:
-        """Whether both files are there for others: somebody may have removed them, or the whole store."""
-        return files.has_name(self._fd) and files.has_name(self._index_fd)
+        """Whether both files are there for others: somebody may have removed or replaced them, or the whole store."""
+        return files.is_named(self._fd, self.path) and files.is_named(self._index_fd, self.index_path)
 
     def torn_locked(self) -> bool:
         """Whether there are bytes after the last entry: someone died, or failed, between the write and its entry."""

@@ -6,6 +6,7 @@ Order of locks: this object's leader lock, then the partition's `lock` file, the
 from __future__ import annotations
 
 import contextlib
+import errno
 import threading
 import uuid
 from collections import deque
@@ -264,10 +265,11 @@ class PartitionLog:
                 assert settings is not None
                 # An acknowledgement of what nobody will find is none. Where none means a sync, looking each time would cost.
                 if settings.sync == "always" or abs(now - self._looked_at) > _LOOK_US:
-                    self._looked_at = now
                     if not active.named():
+                        self._check_lock_named()
                         self.forget_active()  # opened by its name again, it says what is missing
                         continue
+                    self._looked_at = now
                 if (
                     active.length - active.head_length < settings.segment_bytes
                     and (settings.segment_rows is None or active.rows < settings.segment_rows)
@@ -281,6 +283,15 @@ class PartitionLog:
                 self._finish_locked(active, now)
             elif active.failed or active.torn_locked():
                 active.close_locked("failed" if active.failed else "torn")
+
+    def _check_lock_named(self) -> None:
+        """Raises StoreError where another directory has come in this one's place: who opens that locks another file."""
+        path = self.directory / "lock"
+        if path.exists() and not files.is_named(self._lock_fd, path):
+            raise StoreError(
+                f"{self.directory} was replaced while it was open, so nothing can be appended; open the store again",
+                operation="append to", path=str(self.directory), errno=errno.ENOTDIR,
+            )  # fmt: skip
 
     def _load_locked(self, now: int) -> ActiveFile:
         row = self._catalog.partition(self.topic_id, self.partition)

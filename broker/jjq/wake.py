@@ -202,6 +202,7 @@ class Listener:
         self._condition = threading.Condition()
         self._wakes = 0
         self._watches: dict[Path, int] = {}
+        self._watcher: _Watcher | None = None  # whose they are: in a forked child it is another one, which knows none
         self._closed = False
         self._bells: set[Callable[[], None]] = set()  # of those that sleep elsewhere than in `wait`
         self.told = False  # whether the kernel will tell of everything that matters
@@ -229,6 +230,9 @@ class Listener:
                 if watcher is None or wanted is None or self._closed:
                     self.told = False
                     return self._wakes
+                if watcher is not self._watcher:
+                    self._watches.clear()
+                    self._watcher = watcher
                 for path in [path for path in self._watches if path not in wanted]:
                     watcher.remove(self._watches.pop(path), self)
                 more = False
@@ -296,7 +300,7 @@ class Listener:
         """Ends all sleeps, and listens no more."""
         with self._condition:
             self._closed = True
-            if _watcher is not None:
+            if self._watcher is not None and self._watcher is _watcher:
                 for number in self._watches.values():
                     _watcher.remove(number, self)
             self._watches.clear()

@@ -6,6 +6,7 @@ import queue
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,24 @@ def test_what_comes_to_be_watched_while_it_begins_to_listen_is_watched(bell: Pat
     armed = listener.arm()
     other.write_bytes(b"x")
     assert listener.sleep(armed, 60)
+    listener.close()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
+def test_a_listener_that_listened_before_a_fork_listens_in_the_child(bell: Path) -> None:
+    listener = Listener(lambda: [bell])
+    listener.arm()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads: pyarrow's allocator has one
+        child = os.fork()
+    if not child:
+        try:
+            armed = listener.arm()
+            bell.write_bytes(b"x")
+            os._exit(not listener.sleep(armed, 30))
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     listener.close()
 
 

@@ -168,6 +168,27 @@ def test_an_interrupt_right_after_a_lock_leaves_it_free(
         act(topic)
 
 
+@pytest.mark.parametrize(
+    ("function", "act"),
+    [(SqliteDriver.write, lambda topic: topic.empty()), (SqliteDriver.snapshot, lambda topic: topic.read())],
+    ids=["write", "snapshot"],
+)
+def test_an_interrupt_right_after_a_transaction_has_begun_ends_it(
+    function: Any, act: Callable[[jjq.Topic], object], tmp_path: Path
+) -> None:  # fmt: skip
+    """Else no other process could write, and this one neither write nor see what others have written."""
+    lines, first = inspect.getsourcelines(inspect.unwrap(function))
+    beginning = [first + number for number, line in enumerate(lines) if 'execute("BEGIN' in line]
+    with jjq.open(tmp_path / "store", maintenance=False) as store, jjq.open(tmp_path / "store") as other:
+        topic = store.create_topic("t")
+        topic.push("first")
+        assert interrupted(inspect.unwrap(function).__code__, beginning, lambda: act(topic))
+        other.create_topic("meanwhile")
+        assert [each.name for each in store.topics()] == ["meanwhile", "t"]
+        act(topic)
+        topic.pause()
+
+
 def interrupted(code: CodeType, lines: list[int], act: Callable[[], object], end: int | None = None) -> bool:
     """Whether Ctrl-C came at the line after one of these, before `end`."""
     last = 0

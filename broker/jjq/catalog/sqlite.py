@@ -108,11 +108,11 @@ class SqliteDriver:
             if connection.in_transaction:  # inside a write transaction of this thread: it sees one state anyway
                 yield Transaction(connection)
                 return
-            connection.execute("BEGIN")
-            try:
+            try:  # in front of the first statement: an interrupt right behind it must not leave a transaction open
+                connection.execute("BEGIN")
                 yield Transaction(connection)
             finally:
-                connection.execute("ROLLBACK")
+                _roll_back(connection)
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
@@ -124,14 +124,12 @@ class SqliteDriver:
         later ones that are not durable either.
         """
         with self._alone(durable) as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
+            try:  # as above
+                connection.execute("BEGIN IMMEDIATE")
                 yield Transaction(connection)
                 connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+            finally:
+                _roll_back(connection)
 
     def run(self, name: str, /, *, durable: bool, **values: Any) -> int:
         """One statement as a transaction of its own, which costs less than `write`; returns the number of rows changed."""
@@ -148,6 +146,7 @@ class SqliteDriver:
             try:
                 files.lock(self._lock_fd)
                 self._check_named()
+                _roll_back(connection)  # what several interrupts have left open after all
                 self._sync(connection, durable)
                 yield connection
             finally:
@@ -321,6 +320,11 @@ class SqliteDriver:
             _orphans.append(self._copy)
             self._copy._finalizer.detach()  # type: ignore[attr-defined] # the parent removes it
             self._copy = None
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
 
 
 def _before_fork() -> None:

@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from jjq import files, layout
 from jjq.clock import now_us
-from jjq.errors import DamagedSegment, InvalidArgument, JjqError, SchemaMismatch
+from jjq.errors import DamagedSegment, InvalidArgument, JjqError, SchemaMismatch, StoreError
 from jjq.model import Position, Record
 from jjq.schema import check_headers
 
@@ -227,18 +227,21 @@ def open_object(store: Store, record: Record | str | bytes) -> IO[bytes]:
     """The object's bytes as a file, checked whole before the first is given out; raises DamagedSegment."""
     digest = digest_of(record)
     path = object_path(store, digest)
-    try:
-        stream = open(path, "rb")  # noqa: SIM115 - the caller's to close
-    except FileNotFoundError as error:
-        raise InvalidArgument(f"the store has no object {digest}; retention may have taken its last record") from error
-    if hashlib.file_digest(stream, "sha256").hexdigest() != digest:
-        stream.close()
-        raise DamagedSegment(
-            f"{path}: the object is not what was pushed; put the right file in its place, or push it again",
-            path=str(path), position=0, lost=None,
-        )  # fmt: skip
-    stream.seek(0)
-    return stream
+    with files.translated("read", path), contextlib.ExitStack() as left_open:
+        try:
+            stream = left_open.enter_context(open(path, "rb"))
+        except FileNotFoundError as error:
+            raise InvalidArgument(
+                f"the store has no object {digest}; retention may have taken its last record"
+            ) from error
+        if hashlib.file_digest(stream, "sha256").hexdigest() != digest:
+            raise DamagedSegment(
+                f"{path}: the object is not what was pushed; put the right file in its place, or push it again",
+                path=str(path), position=0, lost=None,
+            )  # fmt: skip
+        stream.seek(0)
+        left_open.pop_all()  # it is the caller's to close
+        return stream
 
 
 def topics_of(store: Store, digest: str) -> list[str]:
@@ -299,4 +302,6 @@ def problems(store: Store) -> list[tuple[str, str]]:
             found.append((path, f"the object is missing; {info.references} records refer to it"))
         except DamagedSegment:
             found.append((path, "the object is not what was pushed"))
+        except StoreError as error:
+            found.append((path, error.message))
     return found

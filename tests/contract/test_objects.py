@@ -113,5 +113,10 @@ def test_what_is_not_there_and_what_is_no_reference(store: jjq.Store, directory:
     file.write_bytes(b"wrong")
     with pytest.raises(jjq.DamagedSegment, match="not what was pushed; put the right file in its place, or push it again"):
         store.open_object(records(store, "t")[1])
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(jjq.StoreError, match="cannot read .*: Is a directory"):
+        store.open_object(records(store, "t")[1])
+    file.rmdir()
     topic.push_file(b"right")
     assert [content(store, record) for record in records(store, "t")[1:]] == [b"right"] * 2

@@ -17,6 +17,7 @@ from jjq import wire
 from jjq.errors import TooManyRequests
 from jjq.server import flight_sessions
 from jjq.server.flight_sessions import Session
+from tests.brokers import serving
 from tests.integration.test_flight_protocol import Front, code_of, failure
 
 SESSION, PRODUCER = "a session of ours", b"abcdef"
@@ -196,6 +197,22 @@ def test_answers_that_a_client_never_says_it_has_are_bounded(monkeypatch: pytest
         session.once(10, 0, lambda: 10)
     assert session.once(3, 0, lambda: "again") == 3
     assert session.once(11, 9, lambda: 11) == 11
+
+
+def test_an_object_whose_reader_is_gone_before_its_first_byte_is_closed(tmp_path: Path) -> None:
+    """A file that is left open is a warning, which the broker would write between the lines of its log."""
+    with jjq.open(tmp_path / "store", maintenance=False) as store:
+        store.create_topic("t").push_file(bytes(64 << 20))
+        [each] = store.list_objects()
+    with serving(tmp_path / "store") as broker:
+        ticket = flight.Ticket(wire.encode({"object": each.hash}))
+        with flight.FlightClient(f"grpc://127.0.0.1:{broker.port}") as client:
+            for ms in range(1, 20, 3):
+                with pytest.raises(flight.FlightTimedOutError):  # while the object is looked through
+                    client.do_get(ticket, flight.FlightCallOptions(timeout=ms / 1000)).read_all()
+            assert client.do_get(ticket).read_all().nbytes > 64 << 20
+        assert broker.stop() == 0
+        assert broker.log()[-1]["level"] == "info"
 
 
 def test_a_request_that_comes_again_while_it_is_done_waits_for_its_answer() -> None:

@@ -95,6 +95,8 @@ def test_a_changed_object_is_not_given_out(store: jjq.Store) -> None:
     with pytest.raises(jjq.InvalidArgument, match="no object"):
         store.open_object(record)
     assert "is missing" in objects.problems(store)[0][1]
+    path.mkdir()
+    assert "Is a directory" in objects.problems(store)[0][1]
 
 
 def test_a_push_that_fails_leaves_nothing_behind(store: jjq.Store, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple
 from typing import Any
@@ -74,7 +75,10 @@ def read(call: Call, digest: object) -> tuple[pa.Schema, Iterator[pa.RecordBatch
                     raise flight.FlightUnavailableError("the broker is stopping")
                 yield pa.RecordBatch.from_arrays([binaries([chunk])], schema=RAW)
 
-    return RAW, batches()
+    found_batches = batches()
+    # Of a generator that is never begun, because its client has gone, the `with` is not either.
+    weakref.finalize(found_batches, stream.close)
+    return RAW, found_batches
 
 
 def _may_read(call: Call, digest: str) -> None:

@@ -111,11 +111,13 @@ def test_what_is_not_there_and_what_is_no_reference(store: jjq.Store, directory:
     topic.push_file(b"right")
     (file,) = [each for each in (directory / "objects").rglob("*") if each.is_file()]
     file.write_bytes(b"wrong")
-    with pytest.raises(jjq.DamagedSegment, match="not what was pushed; put the right file in its place, or push it again"):
+    with pytest.raises(
+        jjq.DamagedSegment, match="not what was pushed; put the right file in its place, or push it again"
+    ):
         store.open_object(records(store, "t")[1])
     file.unlink()
     file.mkdir()
-    with pytest.raises(jjq.StoreError, match="cannot read .*: Is a directory"):
+    with pytest.raises(jjq.StoreError, match="Is a directory"):
         store.open_object(records(store, "t")[1])
     file.rmdir()
     topic.push_file(b"right")

@@ -169,9 +169,10 @@ class Producer:
     """Gathers pushes into batches and writes them in the background; safe among threads. Close it, or use `with`.
 
     A batch is written when its first record has waited `linger_ms` or it has `batch_bytes`; what comes while another is
-    written still joins it. Records of one partition are written in the order they were pushed. At most `window` records are unacknowledged: a
-    push beyond that waits, which is how a slow disk slows its producers. A failure that may pass (a full disk) is tried
-    again, in order, for `delivery_timeout_s`; a failed append leaves nothing, so trying again never duplicates.
+    written still joins it. Records of one partition are written in the order they were pushed. At most `window` records are
+    unacknowledged: a push beyond that waits, which is how a slow disk slows its producers. A failure that may pass (a full
+    disk) is tried again, in order, for `delivery_timeout_s`; a failed append leaves nothing, so trying again never
+    duplicates.
     """
 
     def __init__(

@@ -443,8 +443,8 @@ class Topic:
         return found
 
     def describe(self) -> dict[str, Any]:
-        """Id, settings, schema, and by partition: offsets, lineage, records and those that repair found lost, segments, bytes and segments
-        not yet compacted."""
+        """Id, settings, schema, and by partition: offsets, lineage, records and those that repair found lost, segments, bytes
+        and segments not yet compacted."""
         self.refresh()
         counts = self._store.catalog.segment_counts(self.id)
         partitions = []

@@ -385,6 +385,28 @@ def test_a_channel_writes_nothing_that_its_maker_may_not_write(world: World) -> 
         assert store.channel("t", "c", dead_letter="other").dead_letter == "other"
 
 
+@pytest.mark.parametrize(("kind", "seen"), [("read", ["t"]), ("read all", ["elsewhere", "t"])])
+def test_numbers_of_a_topic_name_no_other_that_may_not_be_seen(world: World, kind: str, seen: list[str]) -> None:
+    world.prepare()
+    with jjq.connect(world.broker.flight, token=world.tokens["admin all"]) as store:
+        for name in ("t", "elsewhere"):
+            subscriber = store.create_subscriber(
+                store.create_topic(name, exist_ok=True).name, f"{name}-near", exist_ok=True
+            )
+            store.topic(name).push(b"x" * 100)
+            subscriber.poll()
+        listening = store.pubsub()
+        listening.subscribe("t", "elsewhere")
+        with jjq.connect(world.broker.flight, token=world.tokens[kind]) as other:
+            stats = other.stats("t")
+        assert [each["names"] for each in stats["subscriptions"]] == [sorted(seen)]
+        in_memory = {each["topic"] for each in stats["hot"]["segments"]}
+        assert sorted(in_memory & {"t", "elsewhere"}) == seen
+        listening.close()
+        for name in ("t-near", "elsewhere-near"):
+            store.delete_subscriber(name)
+
+
 def test_a_subscription_that_is_refused_holds_nothing(world: World) -> None:
     with jjq.connect(world.broker.flight, token=world.tokens["read"]) as store:
         for interest, error in (([["t", "other"], []], Forbidden), ([["t"], [""]], InvalidArgument)):

@@ -438,6 +438,15 @@ def stats(call: Call, topic: Any = None) -> dict[str, Any]:
     call.may("stats", topic if isinstance(topic, str) else None)
     found = call.store.stats(topic)
     del found["store"]["path"]
+    if not call.can(
+        "stats", None
+    ):  # what is in memory, listened to or was maintained beside it tells of no other topics
+        found["hot"]["segments"] = [each for each in found["hot"]["segments"] if call.can("read", each["topic"])]
+        for each in found["subscriptions"]:
+            each["names"] = [name for name in each["names"] if call.can("topic.list", name)]
+        did = (found["maintenance"] or {}).get("did", {})
+        for name in [name for name, value in did.items() if isinstance(value, list)]:
+            del did[name]
     return found
 
 

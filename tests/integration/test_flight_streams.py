@@ -215,6 +215,33 @@ def test_an_object_whose_reader_is_gone_before_its_first_byte_is_closed(tmp_path
         assert broker.log()[-1]["level"] == "info"
 
 
+def test_handles_of_one_client_are_bounded(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flight_sessions, "_MOST_HANDLES", 2)
+    with jjq.connect(f"jjq://127.0.0.1:{front.port}") as store:
+        topic = store.create_topic("t")
+        channels = [store.channel(topic.name, "c", create=True) for _ in range(3)]
+        assert [channels[0].counts().depth, channels[1].counts().depth] == [0, 0]
+        with pytest.raises(TooManyRequests, match="close those"):
+            channels[2].counts()
+        channels[0].close()
+        assert channels[2].counts().depth == 0
+
+
+def test_a_handle_that_its_client_has_let_go_of_is_closed(front: Front) -> None:
+    with jjq.connect(f"jjq://127.0.0.1:{front.port}") as store:
+        store.create_topic("t").push_many([b"a", b"b"])
+        store.create_subscriber("t", "s")
+        assert [each.value for each in (store.subscriber("s").pop(), store.subscriber("s").pop()) if each] == [
+            b"a",
+            b"b",
+        ]
+        assert front.front._served is not None
+        (session,) = front.front._served.sessions._sessions.values()
+        pause = threading.Event()
+        while "0 handles" not in repr(session):
+            assert not pause.wait(0.01)
+
+
 def test_a_request_that_comes_again_while_it_is_done_waits_for_its_answer() -> None:
     session = Session("a session", "anybody")
     begun, go_on, told = threading.Event(), threading.Event(), []

@@ -11,15 +11,19 @@ if TYPE_CHECKING:
 
 
 class RemoteHandle:
-    """One of a `RemoteStore`. The broker makes its own at the first use, and closes it with this one, or when it has not heard
-    from this client for a while."""
+    """One of a `RemoteStore`. The broker makes its own at the first use, and closes it with this one, soon after this one was
+    let go of, or when it has not heard from this client for a while."""
 
     _closed: bool
 
     def __init__(self, store: RemoteStore) -> None:
         self._remote = store
         self._handle = next(store.handle_numbers)
-        self._closed = False
+        self._closed = self._asked = False
+
+    def __del__(self) -> None:
+        if getattr(self, "_asked", False) and not self._closed:
+            self._remote.let_go.append(self._handle)  # who collects it is not to wait for the broker
 
     def _about(self) -> dict[str, Any]:
         """What the broker needs to make its own, beside the number."""
@@ -30,6 +34,7 @@ class RemoteHandle:
 
     def _act(self, name: str, wait_s: float = 0.0, **args: Any) -> Any:
         self._check_open()
+        self._asked = True
         try:
             return self._remote.connection.act(name, wait_s=wait_s, handle=self._handle, **self._about(), **args)
         except StoreClosed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -83,6 +84,8 @@ class RemoteStore(Store):
         self._append_bytes = min(Store._append_bytes, told["max_request_bytes"])
         self.near: NearFiles | None = None  # where sealed files may be read, instead of being fetched
         self.handle_numbers = itertools.count(1)
+        self.let_go: deque[int] = deque()  # handles that nobody has any more, and that were not closed
+        self.connection.idle.append(self._close_let_go)
         self.streams = Streams(self.connection)
         # A coroutine that waits has a thread wait for it. One is started for each that there is no idle one for.
         self.executor = ThreadPoolExecutor(_WAITING, thread_name_prefix="jjq-wait")
@@ -95,6 +98,10 @@ class RemoteStore(Store):
         self.streams.close()
         self.connection.close()
         self.executor.shutdown(wait=False)
+
+    def _close_let_go(self) -> None:
+        while self.let_go:
+            self.connection.tell("close_handle", handle=self.let_go.popleft())
 
     def __enter__(self) -> RemoteStore:
         return self

@@ -20,6 +20,7 @@ from jjq.values import whole
 SILENCE_S = 30.0  # clients show that they live four times in that time
 _LOOK_S = 2.0
 _MOST_ANSWERS = 100_000  # that a client does not say it has got
+_MOST_HANDLES = 10_000  # of one client
 _REMEMBERED = 10_000  # sessions, and handles of one, that were closed: what of theirs comes late opens nothing again
 
 log = logging.getLogger("jjq.server")
@@ -139,6 +140,12 @@ class Session:
             if self._is_closed_locked(number):
                 raise StoreClosed("this handle was closed; get another from the store")
             found = self._handles.get(number)
+            if found is None and len(self._handles) >= _MOST_HANDLES:
+                raise TooManyRequests(
+                    f"this client has {_MOST_HANDLES:,} subscribers, channels and the like open, as many as the broker keeps for one; "
+                    f"close those that it does not use",
+                    retry_after=1.0,
+                )
         if found is None:
             made = make()
             with self._mutex:

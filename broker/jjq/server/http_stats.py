@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -105,7 +104,7 @@ class _StatsSource:
         request = stream.request
         try:
             while stream.outbox.end is None:
-                found = visible(request, await request.run(Shared.of(request.parts).stats))
+                found = visible(request, await Shared.of(request.parts).stats())
                 stream.put(b"event: stats\ndata: %b\n\n" % dumped(found))
                 await asyncio.sleep(_EVERY_S)
         except Exception as error:  # noqa: BLE001 - the client must hear of it
@@ -113,13 +112,13 @@ class _StatsSource:
 
 
 class Shared:
-    """Numbers that many ask for at about the same time are counted once."""
+    """Numbers that many ask for at about the same time are counted once. Used from the loop: who waits for them has no thread."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._mutex = threading.Lock()
-        self._found: dict[str, Any] = {}
+        self._found: dict[str, Any] | None = None
         self._at = 0.0
+        self._counting: asyncio.Future[dict[str, Any]] | None = None
 
     @classmethod
     def of(cls, parts: Parts) -> Shared:
@@ -127,12 +126,21 @@ class Shared:
             parts.shared_stats = cls(parts)
         return parts.shared_stats
 
-    def stats(self) -> dict[str, Any]:
-        with self._mutex:
-            if time.monotonic() - self._at > _EVERY_S / 2 or not self._found:
-                self._found = self._parts.store.stats() | {"broker": broker_stats(self._parts)}
-                self._at = time.monotonic()
+    async def stats(self) -> dict[str, Any]:
+        if self._found is not None and time.monotonic() - self._at <= _EVERY_S / 2:
             return self._found
+        if self._counting is None:
+            self._counting = asyncio.ensure_future(self._count())
+        return await asyncio.shield(self._counting)  # one who goes away takes them from nobody
+
+    async def _count(self) -> dict[str, Any]:
+        parts = self._parts
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(parts.calls, parts.store.stats)
+            self._found, self._at = found | {"broker": broker_stats(parts)}, time.monotonic()
+            return self._found
+        finally:
+            self._counting = None
 
 
 @table.operation(
@@ -179,7 +187,7 @@ def _health(ok: bool, reason: str) -> Response:
 )  # fmt: skip
 async def metrics(request: Request) -> Response:
     verdict = await request.parts.health.check()
-    found = await request.run(Shared.of(request.parts).stats)
+    found = await Shared.of(request.parts).stats()
     text = "\n".join(_metrics(found, request.parts.counters, verdict.ok)) + "\n"
     return Response(text, media_type="text/plain; version=0.0.4", headers={"cache-control": "no-store"})
 

@@ -407,6 +407,19 @@ def test_numbers_of_a_topic_name_no_other_that_may_not_be_seen(world: World, kin
             store.delete_subscriber(name)
 
 
+def test_a_header_that_names_an_object_does_not_give_it(world: World) -> None:
+    """It is of a topic that was pushed to by `push_file`; who knows its hash can push a header to a topic of his own."""
+    world.prepare()
+    world.store.create_topic("other", exist_ok=True).push_file(b"secret")
+    reference = f"sha256:{sha256(b'secret').hexdigest()}"
+    offset = world.store.topic("t").push(b"", headers={"jjq-object": reference.encode()}).offset
+    path = f"/api/topics/t/partitions/0/records/{offset}/object"
+    assert fetch(world, "GET", path, world.tokens["admin"])[0] == 403
+    assert fetch(world, "GET", path, world.tokens["read all"]) == (200, b"secret")
+    with jjq.connect(world.broker.flight, token=world.tokens["admin"]) as store, pytest.raises(Forbidden):
+        store.open_object(reference)
+
+
 def test_a_subscription_that_is_refused_holds_nothing(world: World) -> None:
     with jjq.connect(world.broker.flight, token=world.tokens["read"]) as store:
         for interest, error in (([["t", "other"], []], Forbidden), ([["t"], [""]], InvalidArgument)):

@@ -14,9 +14,9 @@ from typing import Any
 from jjq import wire
 from jjq.channel import Channel, Delivery
 from jjq.errors import ChannelNotFound, DeliveryExpired, InvalidArgument
-from jjq.server.channel_rights import get_channel
 from jjq.server.flight_calls import Call, action, named_values, texts
 from jjq.server.flight_consuming import parts, waiting
+from jjq.server.rights import get_channel
 from jjq.values import shown
 
 _LATE_S = 60.0  # how long after its time a delivery is kept, for who settles it late

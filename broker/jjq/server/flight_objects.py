@@ -15,6 +15,7 @@ from jjq.errors import InvalidArgument
 from jjq.schema import RAW, binaries, check_headers
 from jjq.server.flight_calls import Call, action
 from jjq.server.flight_sessions import refuse_unknown
+from jjq.server.rights import check_may_read_object
 from jjq.values import shown
 
 _RECORD = ("value", "key", "headers", "timestamp", "partition")
@@ -64,13 +65,13 @@ def _check_end(end: object, incoming: objects.Incoming) -> None:
 def read(call: Call, digest: object) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """The pieces of an object, for who may read a topic of which a record refers to it."""
     found = objects.digest_of(f"sha256:{digest}")
-    _may_read(call, found)
+    check_may_read_object(call.store, call.caller, found)
     stream = objects.open_object(call.store, f"sha256:{found}")
 
     def batches() -> Iterator[pa.RecordBatch]:
         with stream:
             while chunk := stream.read(objects.CHUNK_BYTES):
-                _may_read(call, found)
+                check_may_read_object(call.store, call.caller, found)
                 if call.served.stopping:
                     raise flight.FlightUnavailableError("the broker is stopping")
                 yield pa.RecordBatch.from_arrays([binaries([chunk])], schema=RAW)
@@ -79,12 +80,6 @@ def read(call: Call, digest: object) -> tuple[pa.Schema, Iterator[pa.RecordBatch
     # Of a generator that is never begun, because its client has gone, the `with` is not either.
     weakref.finalize(found_batches, stream.close)
     return RAW, found_batches
-
-
-def _may_read(call: Call, digest: str) -> None:
-    names = {each.id: each.name for each in call.store.topics()}
-    if not any(call.can("read", names[topic]) for topic in objects.topics_of(call.store, digest) if topic in names):
-        call.may("read", None)  # who may read every topic is told that there is none
 
 
 @action

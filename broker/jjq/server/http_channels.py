@@ -15,13 +15,13 @@ from typing import Any
 from jjq import channels
 from jjq.channel import Channel, Delivery
 from jjq.errors import ChannelNotFound, DeliveryExpired, JjqError, TooManyRequests, TopicDeleted
-from jjq.server.channel_rights import get_channel
 from jjq.server.http_errors import RequestError
 from jjq.server.http_operations import JSON, NAME, Table, named, path, query
 from jjq.server.http_pushing import TOPIC
 from jjq.server.http_reading import TIMEOUT
 from jjq.server.http_records import RECORD, START, instant, record_json, start_in
 from jjq.server.http_requests import Request
+from jjq.server.rights import get_channel
 from jjq.server.waiting import look_until
 from jjq.store import Store
 

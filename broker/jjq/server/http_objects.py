@@ -20,6 +20,7 @@ from jjq.server.http_pushing import TOPIC, pushing
 from jjq.server.http_reading import OFFSET, PARTITION, one_record
 from jjq.server.http_records import RECORD, instant, record_json, value_for
 from jjq.server.http_requests import Json, Receive, Request, Scope, Send
+from jjq.server.rights import check_may_read_object
 from jjq.topic import Topic
 
 table = Table("Objects")
@@ -95,8 +96,10 @@ async def read_object(request: Request) -> Any:
 
     def found() -> tuple[str, int, IO[bytes]]:
         record = one_record(request.store.topic(given["topic"]), given["partition"], given["offset"])
+        digest = digest_of(record)
+        check_may_read_object(request.store, request.caller, digest)
         file = request.store.open_object(record)
-        return digest_of(record), file.seek(0, 2), file
+        return digest, file.seek(0, 2), file
 
     async with request.parts.searches:  # large ones take long to check
         digest, size, file = await request.run(found)

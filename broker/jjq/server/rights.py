@@ -1,10 +1,11 @@
-"""Channels as callers of both fronts ask for them: none of them gets written what its maker may not write."""
+"""What callers of both fronts may do where more than the topic they name is concerned: channels write, objects are shared."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from jjq import objects
 from jjq.channel import Channel
 from jjq.deadletter import dead_letter_name
 from jjq.server.guard import NEEDS, Caller
@@ -23,3 +24,11 @@ def get_channel(
     if isinstance(dead, str) and dead != dead_letter_name(str(topic), str(name), None):
         caller.may(needed, dead)
     return store.channel(topic, name, create=create, **settings)
+
+
+def check_may_read_object(store: Store, caller: Caller, digest: str) -> None:
+    """Raises Forbidden unless the caller may read a topic that the object was pushed to: a header that names it anybody can
+    push."""
+    needed, names = NEEDS["read"], {each.id: each.name for each in store.topics()}
+    if not any(caller.can(needed, names[topic]) for topic in objects.topics_of(store, digest) if topic in names):
+        caller.may(needed, None)  # who may read every topic is told that there is none

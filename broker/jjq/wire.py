@@ -2,8 +2,8 @@
 
 A message is JSON, so that any Flight client can write one: `{"name": "events"}`. What JSON has no word for is an object with
 one name that begins with `$`: `{"$b": [at, length]}` is bytes, which follow the JSON after a zero byte (JSON itself never
-has one), `{"$t": [microseconds, aware]}` a time, `{"$m": [[key, value], ...]}` a mapping that a user gave. `docs/flight.md`
-lists the actions and what they take.
+has one), `{"$t": [microseconds, aware]}` a time, `{"$m": [[key, value], ...]}` a mapping that a user gave. `docs/flight.md` has
+the others, and what there is to ask; ListActions names every action with what it takes.
 """
 
 from __future__ import annotations

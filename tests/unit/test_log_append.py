@@ -8,7 +8,10 @@ import pyarrow as pa
 import pytest
 
 import jjq
-from jjq.errors import TopicDeleted
+from jjq.errors import StoreError, TopicDeleted
+from jjq.log.format import ENTRY_SIZE
+from jjq.log.requests import Append
+from tests.crash.faults import Disk, Operation
 
 US = 1_700_000_000_000_000
 
@@ -41,3 +44,28 @@ def test_a_push_to_a_topic_whose_files_are_gone_says_that_it_was_deleted(store: 
         assert not topic.directory(0).exists()
     with pytest.raises(TopicDeleted):
         topic.push(b"late")
+
+
+class FullAfterAnEntry(Disk):
+    """Of the entries of several messages it takes the first one."""
+
+    def lets_through(self, operation: Operation) -> int:
+        return ENTRY_SIZE if operation.path.suffix == ".index" else len(operation.data)
+
+
+@pytest.mark.parametrize("sync", ["always", "none"])
+def test_of_a_group_whose_entries_the_disk_takes_in_part_each_push_is_told_what_became_of_it(
+    store: jjq.Store, sync: str
+) -> None:
+    topic = store.create_topic("t", sync=sync)
+    topic.push(b"before")
+    log = store.log(topic.id, 0)
+    # Marked ones are a message each.
+    first, second = (Append(1, (None,), (value,), producer=b"p", sequence=i) for i, value in enumerate((b"a", b"b"), 1))
+    with FullAfterAnEntry(), log._leader:
+        log._write([first, second])
+    assert (first.error, first.offset) == (None, 1)
+    assert isinstance(second.error, StoreError)
+    assert topic.push(b"after").offset == 2
+    assert topic.read().read_all()["value"].to_pylist() == [b"before", b"a", b"after"]
+    assert store.verify().ok

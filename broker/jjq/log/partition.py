@@ -200,8 +200,11 @@ class PartitionLog:
                 message.stamped(stamp) if group.requests[0].stamps is None else message
                 for message, group in zip(messages, groups, strict=True)
             ]
-            sync = settings.sync == "always"
-            offset = active.append_locked(self._topic_bytes, self.partition, messages, now, sync)
+            offset = active.end
+            try:
+                active.append_locked(self._topic_bytes, self.partition, messages, now, settings.sync == "always")
+            except OSError as error:
+                requests = self._counted_locked(active, requests, offset, error)
         except OSError as error:
             raise files.translate(error, "append to", self.directory) from error
         finally:
@@ -212,6 +215,20 @@ class PartitionLog:
             request.offset = offset
             request.timestamp = stamp if request.stamps is None else request.stamps[0]
             offset += request.rows
+
+    def _counted_locked(self, active: ActiveFile, requests: list[Append], end: int, error: OSError) -> list[Append]:
+        """After an append to `end` that failed: the requests that are there all the same, because the disk has taken the entries
+        of the first messages and not those of the others, which get the error. Raises it where there are none."""
+        active.refresh_locked()
+        if active.end <= end:
+            raise error
+        failed = files.translate(error, "append to", self.directory)
+        failed.__cause__ = error
+        for request in requests:
+            end += request.rows
+            if end > active.end:
+                request.error = failed
+        return [each for each in requests if each.error is None]
 
     # --- the active file, under the lock -----------------------------------------------------------------------------
 

@@ -2,14 +2,17 @@
 nobody waits for what will not come back."""
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import jjq
 from jjq.repair import repair
-from tests.stores import assert_whole
+from tests.stores import assert_whole, roll
 
 
 @pytest.fixture
@@ -94,6 +97,46 @@ def test_reading_a_file_that_was_removed_ends_with_an_error(store: jjq.Store) ->
     for look in (topic.read, topic.segments):
         with pytest.raises(jjq.DamagedSegment, match="active file is missing"):
             look()
+
+
+CUT_SHORT = """
+import os, sys
+import jjq
+
+with jjq.open(sys.argv[1], read_only=True) as store:
+    topic = store.topic("t")
+    slices = topic.plan(0, 0, 100)
+    rows = sum(each.num_rows for each in store.read_slices(slices))
+    [path] = [each.path for each in topic.segments() if each.rows == 100]
+    os.truncate(path, 5000)
+    reads = (
+        lambda: list(store.read_slices(slices)), lambda: list(topic.records(slices)),
+        lambda: topic.offset_for_timestamp(topic.segments()[0].max_timestamp),
+    )
+    for read in reads:
+        try:
+            read()
+        except jjq.DamagedSegment:
+            print(rows)
+"""
+
+
+@pytest.mark.parametrize("state", ["sealed", "rolled", "active"])
+def test_a_file_that_is_cut_short_is_damaged_and_does_not_end_who_has_it_open(
+    store: jjq.Store, place: Path, state: str
+) -> None:
+    """What is mapped of it must not be touched any more."""
+    topic = store.create_topic("t")
+    table = pa.table({"value": [bytes(50_000)] * 100})
+    if state == "sealed":
+        topic.push_table(table, writer_id="w", batch_id=0)
+    else:
+        topic.push_table(table)
+    if state == "rolled":
+        roll(store, "t")
+    store.close()
+    done = subprocess.run([sys.executable, "-c", CUT_SHORT, str(place)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "100\n" * 3), done.stderr
 
 
 def test_nothing_is_written_to_a_catalog_that_was_removed(store: jjq.Store, place: Path) -> None:

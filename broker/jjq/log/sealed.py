@@ -220,6 +220,7 @@ class SealedReader:
     def _head(self, number: int) -> _Head:
         found = self._heads[number]
         if found is None:
+            self._check_length()
             position, meta, body_length = self._blocks[number]
             head = bytes(self._data[position : position + meta])
             try:
@@ -259,7 +260,19 @@ class SealedReader:
             field = self.field(number)
             if base + field.first_row >= end:
                 return
+            self._check_length()
             yield base + field.first_row, (batch or self.batch)(number, columns)
+
+    def _check_length(self) -> None:
+        """Raises DamagedSegment where the file was cut short while it was open: to touch what is mapped of the rest would end
+        the process."""
+        try:
+            with files.reading(self.path):
+                length = self.path.stat().st_size
+        except FileNotFoundError:  # what is mapped of a file that was removed stays
+            return
+        if length < len(self._data):
+            raise self._damaged(0, f"{length} bytes where the catalog says {self.segment.length}")
 
     def is_compressed(self, number: int) -> bool:
         position, meta, _ = self._blocks[number]
@@ -303,6 +316,7 @@ class SealedReader:
         for number in range(len(self._blocks)):
             field = self.field(number)
             if field.max_ts >= ts:
+                self._check_length()
                 batch = self.batch(number, [0])
                 found = first_at_least(batch, ts)
                 if found is not None:
@@ -375,6 +389,7 @@ class SealedReader:
 
     @functools.cached_property
     def _said(self) -> pa.RecordBatch | None:
+        self._check_length()
         with pa.ipc.open_file(self._data) as file:
             return bounds.read(file.metadata, len(self))
 

@@ -327,7 +327,8 @@ class StreamReader:
             with files.reading(self.path):
                 return pa.py_buffer(files.pread(self._fd, length, position))
         data = self._map
-        if data is None or data.size < position + length:
+        # To touch what is mapped of a file that was cut short since would end the process.
+        if data is None or data.size < position + length or files.size(self._fd) < data.size:
             with files.reading(self.path):
                 data = self._map = mapped(self.path)
         at = min(position, data.size)  # a file that was cut short gives what it has, as a read does

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime as dt
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -532,6 +533,24 @@ def test_columns_and_metadata_are_what_was_asked_for(store: jjq.Store) -> None:
     for bad in ({"columns": ["dely"]}, {"columns": "delay"}, {"columns": ["delay", "delay"]}, {"metadata": ["_ofset"]}):
         with pytest.raises(jjq.InvalidArgument):
             topic.read(**bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"columns": 1}, "columns is a list of names, not one int"),
+        ({"columns": [1]}, "columns is a list of names, and among these is 1, a int"),
+        ({"metadata": "_offset"}, "metadata is a list of names, not one str"),
+        ({"metadata": 1}, "metadata is a list of names, not one int"),
+        ({"partitions": 0}, "partitions is a list of numbers, not one int"),
+        ({"partitions": "0"}, "partitions is a list of numbers, not one str"),
+        ({"partitions": ["0"]}, "partitions is a list of numbers, and among these is '0', a str"),
+    ],
+)
+def test_one_where_a_list_is_read_says_so(store: jjq.Store, given: dict[str, object], message: str) -> None:
+    topic = store.create_topic("t", schema=FLIGHTS)
+    with pytest.raises(jjq.InvalidArgument, match=re.escape(message)):
+        topic.read(**given)  # type: ignore[arg-type]
 
 
 def test_batches_are_of_a_sensible_size_whatever_was_pushed(store: jjq.Store) -> None:

@@ -24,7 +24,7 @@ from jjq.model import PartitionOffsets, Position, Record, SegmentInfo, Slice
 from jjq.records import to_records
 from jjq.schema import RAW
 from jjq.topic import Headers, Timestamp, Topic
-from jjq.values import MOST, whole
+from jjq.values import MOST, each_of, whole
 from jjq.wire import Ticket
 
 if TYPE_CHECKING:
@@ -104,13 +104,11 @@ class RemoteTopic(Topic):
     ) -> pa.RecordBatchReader:  # fmt: skip
         if on_data_loss != "error":  # what is passed over is told here
             return super().read(start, end, columns, metadata, partitions, on_data_loss)
-        if isinstance(columns, str) or isinstance(metadata, str):
-            self.select(columns), self.check_metadata(metadata or ())  # either raises
         given: dict[str, Any] = {
             "topic_id": self.id, "start": wire.pack_start(start), "end": wire.pack_start(end),
-            "columns": None if columns is None else list(columns),
-            "metadata": None if metadata is None else list(metadata),
-            "partitions": None if partitions is None else list(partitions),
+            "columns": None if columns is None else each_of(columns, str, "columns is a list of names"),
+            "metadata": None if metadata is None else each_of(metadata, str, "metadata is a list of names"),
+            "partitions": None if partitions is None else each_of(partitions, int, "partitions is a list of numbers"),
         }  # fmt: skip
         connection = self._store.connection
         descriptor = flight.FlightDescriptor.for_command(wire.encode(given))

@@ -81,6 +81,13 @@ def test_the_kinds_of_tokens_are_all_there(world: World) -> None:
 
 # --- Flight ----------------------------------------------------------------------------------------------------------
 
+
+def test_a_token_may_be_what_was_read_of_a_file(world: World) -> None:
+    world.prepare()
+    with jjq.connect(world.broker.flight, token=f" {world.tokens['read']}\r\n") as remote:
+        assert remote.topic("t").name == "t"
+
+
 _ONE = pa.table({"value": [b"x"]})
 ByFlight = Callable[[Any, str], Any]  # of a remote store, and the name of a topic of its own
 BY_FLIGHT: dict[str, tuple[str, str, ByFlight]] = {

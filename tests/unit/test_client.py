@@ -49,6 +49,15 @@ def test_what_names_no_broker_says_how_to(url: object) -> None:
         jjq.connect(url)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "token", ["jjq_secret\njjq_secret", "jjq_sécret", "jjq_secret # mine", "jjq_secret\0", b"jjq_secret"]
+)
+def test_what_cannot_be_a_token_is_refused_and_not_shown(token: object) -> None:
+    with pytest.raises(jjq.InvalidArgument, match=r"^token ") as raised:
+        jjq.connect("jjq://host", token=token)  # type: ignore[arg-type]
+    assert "cret" not in str(raised.value)
+
+
 def test_certificates_go_with_tls_and_together(tmp_path: object) -> None:
     for options, says in (
         ({"tls_ca": "x"}, r"jjq\+tls://host:4750"),

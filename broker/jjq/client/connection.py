@@ -98,6 +98,19 @@ class _Number:
             del self._connection._outstanding[self.id]
 
 
+def _plain(token: object) -> str:
+    """A token without the white space around it, such as the newline at the end of a file; raises InvalidArgument, which
+    does not show it. To gRPC a header with anything but visible ASCII is a fault of the connection."""
+    if not isinstance(token, str):
+        raise InvalidArgument(f"token is a str, not {type(token).__name__}")
+    found = token.strip()
+    if not re.fullmatch("[!-~]*", found):
+        raise InvalidArgument(
+            "token has characters that no token has: give what `jjq token create` printed, nothing else"
+        )
+    return found
+
+
 class Connection:
     """One client's way to a broker; safe among threads."""
 
@@ -110,7 +123,7 @@ class Connection:
         self.address = address
         self._retry_s = between(retry_s, "retry_s", 0, 1e9)
         self._on_state = on_state
-        self._headers = [] if token is None else [(wire.TOKEN_HEADER.encode(), f"Bearer {token}".encode())]
+        self._headers = [] if token is None else [(wire.TOKEN_HEADER.encode(), f"Bearer {_plain(token)}".encode())]
         self._options = _client_options(address, tls_ca, tls_cert, tls_key)
         self.session = uuid.uuid4().hex
         self.broker = ""  # which one it was that answered last: one that is started anew has another name

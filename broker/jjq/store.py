@@ -71,7 +71,8 @@ def open_store(
         raise InvalidArgument(f"a store is a directory's path, not {shown(path)}")
     if _URL.match(os.fspath(given)):  # as a path it would be a directory named `jjq:` where the program happens to run
         raise InvalidArgument(
-            f"a store is a directory's path, not {shown(os.fspath(path))}; jjq.connect and --broker take brokers"
+            f"a store is a directory's path, not {shown(os.fspath(path))}; "
+            "jjq.connect, --broker and Spark's option broker take brokers"
         )
     store = Store(Path(path), create=create, read_only=read_only, hot_bytes=hot_bytes, create_topics=create_topics)
     if maintenance and not store.read_only:

@@ -116,7 +116,7 @@ def broker_url(arguments: argparse.Namespace) -> str | None:
         return broker or None
     broker = os.environ.get("JJQ_BROKER")
     if broker and os.environ.get("JJQ_STORE"):
-        raise UsageError("JJQ_STORE and JJQ_BROKER are both in the environment; say --store or --broker")
+        raise UsageError("JJQ_STORE and JJQ_BROKER are both in the environment; say --store or --broker, or unset one")
     return broker or None
 
 

@@ -116,6 +116,8 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     if options.dimension_topic is not None:
         running.find_topic(options.store, options.dimension_topic, with_schema=True)
     running.require_columns(topic, on=options.on)
+    for name in [*(name for name, _ in options.routes), *([] if options.otherwise is None else [options.otherwise])]:
+        running.require_values(options.store, name)
     with running.session("route", spark) as spark:
         records = running.read_topic(
             spark, options.store, options.topic, rows_per_batch=options.rows, skip_lost=options.skip_lost

@@ -134,6 +134,15 @@ def find_topic(store: Path, name: str, *, with_schema: bool = False) -> jjq.Topi
     return topic
 
 
+def require_values(store: Path, name: str) -> None:
+    """Raises Refused where a topic that is there has a schema, so it does not take rows that name their topic."""
+    with contextlib.suppress(jjq.TopicNotFound):
+        if find_topic(store, name).schema is not None:
+            raise Refused(
+                f"topic {name!r} has a schema, and this job writes JSON: name another topic, or another --store"
+            )
+
+
 def require_columns(topic: jjq.Topic, **flags: str | None) -> None:
     """Raises Refused where a flag names a column that the topic does not have."""
     names = topic.schema.names if topic.schema is not None else []

@@ -252,8 +252,11 @@ def test_route_says_what_is_wrong(
         route.main([*words, "--to", "no condition"], spark)
     store.topic("orders").push({"item": "a"})
     store.create_topic("x", schema=pa.schema([("n", pa.int32())]))
-    assert running.run("route", lambda: route.main(words, spark)) == running.FAILED
-    assert "route: topic 'x', named by a row, has a schema" in capfd.readouterr().err
+    assert "topic 'x' has a schema, and this job writes JSON" in refused(route.main, words)
+    words[-1] = "y=true"
+    assert "topic 'x' has a schema" in refused(route.main, [*words, "--else", "x"])
+    assert running.run("route", lambda: route.main([*words, "--to", "z=pirce > 1"], spark)) == running.FAILED
+    assert "pirce" in capfd.readouterr().err
 
 
 # --- sessionize -------------------------------------------------------------------------------------------------------

@@ -59,6 +59,12 @@ def values(cli: Cli, topic: str) -> list[bytes]:
     return [row["value"] for row in records(cli, topic)]
 
 
+def test_a_topic_that_is_missing_says_how_to_make_it(cli: Cli) -> None:
+    cli.run("topic", "create", "logs")
+    assert "did you mean 'logs'? `jjq topic create lgos` makes it" in cli.error("push", "lgos", code=1)
+    assert "; there are logs; `jjq topic create other` makes it" in cli.error("push", "other", code=1)
+
+
 # --- lines -----------------------------------------------------------------------------------------------------------
 
 

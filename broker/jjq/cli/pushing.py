@@ -67,7 +67,7 @@ def _push(arguments: argparse.Namespace) -> int:
     if arguments.batch_bytes < 1:
         raise UsageError("--batch-bytes must be at least 1")
     with open_store(arguments, stays=True) as store, inputs.Source(arguments.file) as source:
-        topic = store.topic(arguments.topic)
+        topic = _topic(store, arguments.topic)
         tables = _tables(arguments, source, topic)
         if arguments.key is not None and topic.schema is None and _format(arguments) == "lines":
             raise UsageError("lines have no columns to take a key from; use --format json")
@@ -87,6 +87,14 @@ def _push(arguments: argparse.Namespace) -> int:
             f"{output.span(result['seconds'])} ({rate:,.0f}/s, {output.size(result['bytes'])})"
         )
     return OK
+
+
+def _topic(store: jjq.Store, name: str) -> jjq.Topic:
+    try:
+        return store.topic(name)
+    except jjq.TopicNotFound as error:
+        stop = "" if error.message.endswith("?") else ";"
+        raise jjq.TopicNotFound(f"{error.message}{stop} `jjq topic create {name}` makes it") from error
 
 
 def _format(arguments: argparse.Namespace) -> str:

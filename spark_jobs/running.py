@@ -191,7 +191,9 @@ def read_topic(
 def run_query(writer: DataStreamWriter, options: argparse.Namespace, name: str) -> None:
     """Starts the query as --checkpoint and --follow say and follows it to its end. Raises what the query raised."""
     trigger = {"availableNow": True} if options.follow is None else {"processingTime": f"{options.follow} seconds"}
-    with alone(options.checkpoint, name):
+    with jjq.open(options.store, maintenance=False) as store:
+        store_id = store.id
+    with alone(options.checkpoint, name, store_id):
         query = writer.option("checkpointLocation", options.checkpoint).queryName(name).trigger(**trigger).start()
         try:
             batches, rows = follow(query)
@@ -201,12 +203,12 @@ def run_query(writer: DataStreamWriter, options: argparse.Namespace, name: str) 
 
 
 @contextlib.contextmanager
-def alone(checkpoint: str, job: str) -> Iterator[None]:
-    """Keeps other runs and other jobs off this checkpoint, where it is a directory of this machine.
+def alone(checkpoint: str, job: str, store: str) -> Iterator[None]:
+    """Keeps other runs, other jobs and other stores (by their ids) off this checkpoint, where it is a directory of this machine.
 
     Spark looks whether a file is there and then renames its own to that name, so two runs may both believe that a
     micro-batch, or the query, is theirs. And it would go on with another job's offsets as if they were its own, past
-    all that the other one has read. Raises Refused.
+    all that the other one has read, or that a deleted store had. Raises Refused.
     """
     path = local(checkpoint)
     if path is None:
@@ -225,10 +227,15 @@ def alone(checkpoint: str, job: str) -> Iterator[None]:
                 f"--checkpoint: another run uses {checkpoint} at this moment; wait for its end, or stop it"
             ) from None
         mark = path / OWNER
-        owner = mark.read_text().strip() if mark.exists() else ""
+        owner, of_store, *_ = [*(mark.read_text().splitlines() if mark.exists() else ()), "", ""]
         if owner not in ("", job):
             raise Refused(f"--checkpoint: {checkpoint} is that of {owner}; each query has one of its own")
-        mark.write_text(f"{job}\n")
+        if of_store not in ("", store):
+            raise Refused(
+                f"--checkpoint: {checkpoint} is that of another store, maybe one that was deleted: what was read for that "
+                f"would not be read again; name another checkpoint, or remove this one"
+            )
+        mark.write_text(f"{job}\n{store}\n")
         yield
     finally:
         os.close(held)

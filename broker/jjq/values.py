@@ -67,7 +67,7 @@ def each_of(given: object, kind: type[T], what: str) -> list[T]:
     found = list(given)
     for each in found:
         if not isinstance(each, kind):
-            raise InvalidArgument(f"{what}, and among these is {shown(each)}, a {type(each).__name__}")
+            raise InvalidArgument(f"{what}, and among these is {shown(each)}, of type {type(each).__name__}")
     return found
 
 

@@ -539,12 +539,12 @@ def test_columns_and_metadata_are_what_was_asked_for(store: jjq.Store) -> None:
     ("given", "message"),
     [
         ({"columns": 1}, "columns is a list of names, not one int"),
-        ({"columns": [1]}, "columns is a list of names, and among these is 1, a int"),
+        ({"columns": [1]}, "columns is a list of names, and among these is 1, of type int"),
         ({"metadata": "_offset"}, "metadata is a list of names, not one str"),
         ({"metadata": 1}, "metadata is a list of names, not one int"),
         ({"partitions": 0}, "partitions is a list of numbers, not one int"),
         ({"partitions": "0"}, "partitions is a list of numbers, not one str"),
-        ({"partitions": ["0"]}, "partitions is a list of numbers, and among these is '0', a str"),
+        ({"partitions": ["0"]}, "partitions is a list of numbers, and among these is '0', of type str"),
     ],
 )
 def test_one_where_a_list_is_read_says_so(store: jjq.Store, given: dict[str, object], message: str) -> None:

@@ -70,6 +70,10 @@ def test_the_checkpoint_of_another_job_is_refused_and_does_not_pass_over_what_th
     assert "is that of archive" in refused(route, [*common, str(tmp_path / "a"), *routes], spark)
     route.main([*common, str(tmp_path / "b"), *routes], spark)
     assert store.topic("all").offsets()[0].end == 3
+    with jjq.open(tmp_path / "other") as other:
+        other.create_topic("t", schema=store.topic("t").schema)
+    words = ["--store", str(tmp_path / "other"), *common[2:], str(tmp_path / "b"), *routes]
+    assert "is that of another store" in refused(route, words, spark)
 
 
 def test_an_archive_of_another_checkpoint_is_not_added_to(

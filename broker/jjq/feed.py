@@ -322,7 +322,7 @@ class Feed:
         end = min(bounds.end, window.position + window.rows)
         if end <= window.position:
             return False
-        slices = self._plan(window, end, bounds.end)
+        slices = self._plan(window, end)
         if any(
             each.segment is not None and each.segment.schema_version > self._topic.schema_version for each in slices
         ):
@@ -339,16 +339,15 @@ class Feed:
             window.low = window.end < bounds.end and self._is_worth_loading(window, slices)
         return True
 
-    def _plan(self, window: _Window, end: int, last: int) -> list[Slice]:
+    def _plan(self, window: _Window, end: int) -> list[Slice]:
         """What to read: up to `end`, or to records that are lost before. Only who has come to those is told, and of all that
-        are lost there."""
+        are lost there, also beyond `end`."""
         partition, reader = window.partition, self._topic.reader
         try:
             return reader.plan(partition, window.position, end)
         except DataLoss as loss:
             if loss.asked <= window.position:
-                reader.plan(partition, window.position, last)
-                raise
+                raise reader.lost(partition, loss.asked, loss.earliest, loss.earliest) from None
             return reader.plan(partition, window.position, loss.asked)
 
     def _stay(self, window: _Window) -> None:

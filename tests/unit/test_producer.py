@@ -230,6 +230,7 @@ def test_an_interrupt_in_a_full_window_leaves_others_to_linger(
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     monkeypatch.setattr(files, "datasync", slow)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have this process ignore it
     with store.producer(linger_ms=60_000, window=1) as producer:
         producer.push("t", b"v")
         interrupting = threading.Thread(target=interrupt)
@@ -239,6 +240,7 @@ def test_an_interrupt_in_a_full_window_leaves_others_to_linger(
         interrupting.join()
         assert not producer._flushing
         gate.set()
+    signal.signal(signal.SIGINT, before)
 
 
 def test_what_comes_while_another_batch_is_written_joins_the_next_up_to_a_bound(

@@ -12,6 +12,7 @@ import pytest
 import jjq
 from jjq.clock import now_us
 from jjq.config import TopicConfig
+from jjq.log.reader import LogReader
 from jjq.maintenance import Maintenance, expired
 from jjq.model import Segment
 from tests.channels import Clock, values
@@ -297,3 +298,27 @@ def test_a_live_subscriber_is_never_skipped_silently(store: jjq.Store, waits: bo
     assert lost == 0 or not waits
     expire(store)
     assert len(topic.segments()) <= 2
+
+
+def test_all_that_went_between_a_look_at_the_bounds_and_the_plan_is_told(
+    store: jjq.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = store.create_topic("t", retention_segments=1)
+    fill(store, 2)
+    subscriber = store.create_subscriber("t", "s")
+    real, looks = LogReader.plan, []
+
+    def late(reader: LogReader, *place: Any, **more: Any) -> Any:
+        """Plans when retention has gone beyond what was to be read."""
+        if not looks:
+            looks.append(place)
+            fill(store, 3)
+            expire(store)
+        return real(reader, *place, **more)
+
+    monkeypatch.setattr(LogReader, "plan", late)
+    with pytest.raises(jjq.DataLoss) as caught:
+        subscriber.poll(5)
+    assert looks[0][2] < start(store) == caught.value.earliest
+    assert (caught.value.asked, caught.value.lost) == (0, start(store))
+    assert topic.offsets()[0].end == 5 * ROWS

@@ -91,14 +91,19 @@ def test_a_topic_is_browsed_searched_and_pushed_to_by_keyboard(shown: Front, bro
     assert [(each["key"], each["value"]) for each in records] == [("key", "pushed here")]
 
 
+def wait_for_follower(shown: Front) -> None:
+    """Until a stream of records knows where it begins."""
+    while not any(each._topic == "orders" for each in shown.http._parts.hub.streams):
+        threading.Event().wait(0.01)
+
+
 def test_records_are_followed_as_they_come(shown: Front, browser: Browser) -> None:
     browser.open(shown.url + "/#/topic/orders")
     browser.until(SHOWN, "#records tr", "order 59")
     browser.run(FOCUS, "#follow")
     browser.keys("Space")
     browser.until(SHOWN, "#records-note", "waiting")
-    while not shown.http._parts.counters.running["follow_records"]:
-        threading.Event().wait(0.01)
+    wait_for_follower(shown)
     shown.store.topic("orders").push(b"<img src=x onerror=alert(1)>")
     browser.until(SHOWN, "#records tr.new", "<img src=x")
     assert browser.run("return document.querySelectorAll('#records img').length") == 0
@@ -148,8 +153,7 @@ def test_a_topic_that_is_faster_than_the_eye_is_followed_at_its_end(shown: Front
     browser.until(SHOWN, "#records tr", "order 59")
     browser.run(FOCUS, "#follow")
     browser.keys("Space")
-    while not shown.http._parts.counters.running["follow_records"]:
-        threading.Event().wait(0.01)
+    wait_for_follower(shown)
     shown.store.topic("orders").push_many([b"fast %d" % i for i in range(3000)], partition=0)
     browser.until(SHOWN, "#records tr.new:first-child", "fast 2999")
     assert browser.run("return document.querySelectorAll('#records tr').length") == 500

@@ -72,7 +72,9 @@ def test_a_wrong_type_is_refused_in_words(call: str, store: jjq.Store) -> None:
 def test_a_record_in_the_place_of_its_delivery_is_named(store: jjq.Store) -> None:
     with channel(store) as consumer:
         (delivery,) = consumer.receive()
-        with pytest.raises(jjq.InvalidArgument, match=r"list of deliveries, as receive returned them, and .* of type Record"):
+        with pytest.raises(
+            jjq.InvalidArgument, match=r"list of deliveries, as receive returned them, and .* of type Record"
+        ):
             consumer.ack_many([delivery.record])  # type: ignore[list-item]
         with pytest.raises(jjq.InvalidArgument, match="list of deliveries, as receive returned them, not one Delivery"):
             consumer.ack_many(delivery)  # type: ignore[arg-type]

@@ -122,7 +122,7 @@ class HttpFront:
         parts = self._parts = self._new_parts(calls)
         connection = type(
             "Connection", (Connection,),
-            {"most_connections": self._settings.max_connections, "counters": parts.counters},
+            {"most_connections": self._settings.max_connections, "counters": parts.counters, "lingering": set()},
         )  # fmt: skip
         config = uvicorn.Config(
             App(parts), http=connection, ws="none", lifespan="off", log_config=None, log_level="error", access_log=False,

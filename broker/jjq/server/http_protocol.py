@@ -15,6 +15,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 HEADER_BYTES = 64 << 10  # of a request: the line, and all headers
 _HEADERS_S = 30.0  # in which they are to come
 _CLOSE_S = 5.0  # in which a client may read why its stream ends
+_LINGER_S = 1.0  # in which one that is refused may send the rest of its request, and read the answer
+_MOST_LINGERING = 100
 
 
 def refusal(status: int, code: str, message: str) -> bytes:
@@ -30,26 +32,28 @@ def refusal(status: int, code: str, message: str) -> bytes:
 class Connection(HttpToolsProtocol):
     """One connection of a client."""
 
-    most_connections = 0  # set in the subclass that a front makes
-    counters: Any = None
+    # Set in the subclass that a front makes.
+    most_connections: int
+    counters: Any
+    lingering: set[Connection]  # those that are refused and not yet closed
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._head_bytes = 0
         self._alarm: asyncio.TimerHandle | None = self.loop.call_later(_HEADERS_S, self._too_slow)
-        if len(self.connections) > self.most_connections:
+        if len(self.connections) - len(self.lingering) > self.most_connections:
             self.counters.refused_connections += 1
-            transport.write(
+            self._end_with(
                 refusal(503, "too_many_connections", "the broker has as many connections as it takes (max_connections)")
             )
-            transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._hush()
+        self.lingering.discard(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self in self.lingering:
             return
         if self._alarm is None and self._is_idle():
             self._head_bytes = 0
@@ -72,7 +76,7 @@ class Connection(HttpToolsProtocol):
         super().data_received(data[:room])
         if self._alarm is not None and not self.transport.is_closing():
             self._refuse(431, "the request's line and headers have more than 64 KiB")
-        elif not self.transport.is_closing():
+        elif not self.transport.is_closing() and self not in self.lingering:
             super().data_received(data[room:])
 
     def on_headers_complete(self) -> None:
@@ -87,8 +91,19 @@ class Connection(HttpToolsProtocol):
         self._refuse(400, "this is no HTTP request")
 
     def _refuse(self, status: int, message: str) -> None:
-        if not self.transport.is_closing():
-            self.transport.write(refusal(status, "invalid_request", message))
+        if not self.transport.is_closing() and self not in self.lingering:
+            self._end_with(refusal(status, "invalid_request", message))
+
+    def _end_with(self, answer: bytes) -> None:
+        """The last answer of a connection, of which more may come: to close at once would reset it, and the client might lose
+        the answer to that."""
+        self._hush()
+        self.transport.write(answer)
+        if self.transport.can_write_eof() and len(self.lingering) < _MOST_LINGERING:
+            self.lingering.add(self)
+            self.transport.write_eof()
+            self.loop.call_later(_LINGER_S, self.transport.close)
+        else:
             self.transport.close()
 
     def _too_slow(self) -> None:

@@ -152,8 +152,8 @@ def kill_many(path: Path, reader: Connection, kills: int, seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_hundred_kills_lose_nothing_that_was_acknowledged(path: Path, reader: Connection) -> None:
-    kill_many(path, reader, kills=100, seed=1)
+def test_two_hundred_kills_lose_nothing_that_was_acknowledged(path: Path, reader: Connection) -> None:
+    kill_many(path, reader, kills=200, seed=1)
 
 
 @pytest.mark.soak

@@ -323,6 +323,25 @@ class Connection:
         self._tell("closed")
 
 
+def answer_to(
+    client: flight.FlightClient, descriptor: flight.FlightDescriptor, schema: pa.Schema, options: flight.FlightCallOptions,
+    send: Callable[[flight.FlightStreamWriter], object],
+) -> pa.Buffer:  # fmt: skip
+    """The broker's one answer to a stream, which `send` writes."""
+    writer, reader = client.do_put(descriptor, schema, options)
+    try:
+        send(writer)
+        writer.done_writing()
+        told = reader.read()
+    except (flight.FlightError, pa.ArrowException, OSError):
+        writer.close()  # which says what it was, where that is known
+        raise
+    writer.close()
+    if told is None:
+        raise flight.FlightUnavailableError("the broker ended the stream")
+    return told
+
+
 def never_end(what: object) -> None:
     """Keeps an object of gRPC's for ever: in a forked child, to end it would wait for threads that are not there."""
     import ctypes

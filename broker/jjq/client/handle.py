@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from jjq.errors import StoreClosed
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
     from jjq.client.store import RemoteStore
 
 
-class RemoteHandle:
+class RemoteHandle(ABC):
     """One of a `RemoteStore`. The broker makes its own at the first use, and closes it with this one, soon after this one was
     let go of, or when it has not heard from this client for a while."""
 
@@ -25,12 +26,13 @@ class RemoteHandle:
         if getattr(self, "_asked", False) and not self._closed:
             self._remote.let_go.append(self._handle)  # who collects it is not to wait for the broker
 
+    @abstractmethod
     def _about(self) -> dict[str, Any]:
         """What the broker needs to make its own, beside the number."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _closed_message(self) -> str:
-        raise NotImplementedError
+        """What is said to who uses it when it is closed."""
 
     def _act(self, name: str, wait_s: float = 0.0, **args: Any) -> Any:
         self._check_open()

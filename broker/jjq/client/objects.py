@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import tempfile
 from typing import IO, TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from jjq import objects, wire
+from jjq.client.connection import answer_to
 from jjq.errors import BrokerUnavailable, DamagedSegment
 from jjq.model import Position, Record
 from jjq.schema import RAW
@@ -39,31 +41,20 @@ def push(store: RemoteStore, source: objects.Source, about: dict[str, Any]) -> P
                     )
                 stream.seek(begin)
             command = wire.encode({"object": {**about, **numbered, "again": repeated}})
-            writer, reader = client.do_put(flight.FlightDescriptor.for_command(command), RAW, connection.options())
-            try:
-                told = _send(stream, piece_bytes, writer, reader)
-            except (flight.FlightError, pa.ArrowException, OSError):
-                writer.close()  # which says what it was, where that is known
-                raise
-            writer.close()
-            if told is None:
-                raise flight.FlightUnavailableError("the broker ended the stream")
-            return wire.decode(told)
+            send = functools.partial(_send, stream, piece_bytes)
+            descriptor = flight.FlightDescriptor.for_command(command)
+            return wire.decode(answer_to(client, descriptor, RAW, connection.options(), send))
 
         return Position(*connection.persist(act, safe=False))
 
 
-def _send(
-    stream: IO[bytes], most: int, writer: flight.FlightStreamWriter, reader: flight.FlightMetadataReader
-) -> pa.Buffer | None:  # fmt: skip
+def _send(stream: IO[bytes], most: int, writer: flight.FlightStreamWriter) -> None:
     check, size = hashlib.sha256(), 0
     while piece := objects.read_source(stream, most):
         check.update(piece)
         size += len(piece)
         writer.write_metadata(pa.py_buffer(b"\0" + piece))
     writer.write_metadata(pa.py_buffer(wire.encode({"sha256": check.hexdigest(), "bytes": size})))
-    writer.done_writing()
-    return reader.read()
 
 
 def fetch(store: RemoteStore, record: Record | str | bytes) -> IO[bytes]:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from jjq import wire
+from jjq.client.connection import answer_to
 from jjq.errors import InvalidArgument, JjqError
 from jjq.model import StagedFile
 from jjq.schema import to_table
@@ -55,19 +56,12 @@ class RemoteStage(Stage):
         pieces = [piece for batch in table.to_batches() for piece in _pieces(batch, most)]
         self._begun = True
 
+        def send(writer: flight.FlightStreamWriter) -> None:
+            for piece in pieces:
+                writer.write_batch(piece)
+
         def act(client: flight.FlightClient, _: bool) -> None:
-            writer, reader = client.do_put(descriptor, table.schema, connection.options())
-            try:
-                for piece in pieces:
-                    writer.write_batch(piece)
-                writer.done_writing()
-                told = reader.read()
-            except (flight.FlightError, pa.ArrowException, OSError):
-                writer.close()  # which says what it was, where that is known
-                raise
-            writer.close()
-            if told is None:
-                raise flight.FlightUnavailableError("the broker ended the stream")
+            answer_to(client, descriptor, table.schema, connection.options(), send)
 
         try:
             connection.persist(act, safe=False)

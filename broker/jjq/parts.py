@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from jjq.log.reader import LogReader
 from jjq.wake import Listener
 
 
-class StoreParts:
+class StoreParts(ABC):
     """`jjq.store.Store` sets what it has."""
 
     path: Path
@@ -35,9 +36,9 @@ class StoreParts:
     _syncer: Syncer | None
     _listeners: weakref.WeakSet[Listener]
 
+    @abstractmethod
     def check_open(self, write: bool = False) -> None:
         """Raises StoreClosed, and StoreReadOnly if something is to be written and cannot be."""
-        raise NotImplementedError
 
     def partition_dir(self, topic_id: str, partition: int) -> Path:
         return self.path / "topics" / topic_id / str(partition)

@@ -6,7 +6,6 @@ Written end and visible end are apart: bytes count only when their index entry i
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from jjq.log.stream import empty_index, stream_paths
 from jjq.model import Segment
 
 LARGE_BYTES = 1 << 20  # the disk begins with so much at once
-_READ_ONCE_BYTES = 2 << 20  # from here on it is faster to join checksums than to read the bytes for each
 _JOIN_BYTES = 64 << 10  # up to here one joined write is cheaper than a vector of parts
 
 
@@ -168,15 +166,9 @@ class ActiveFile:
             rows, low, high = message.rows, message.min_ts, message.max_ts
             field = ActiveField(topic, partition, offset, rows, self.synced_position, appended_at)
             size = sum(map(len, message.body))
-            if size < _READ_ONCE_BYTES:
-                head = fmt.place(message, field)
-                crc = fmt.extend(crc, head)
-                for part in message.body:
-                    crc = fmt.extend(crc, part)
-            else:
-                own = functools.reduce(fmt.extend, message.body, 0)
-                head = fmt.place(message, field, (own, size))
-                crc = fmt.joined(fmt.extend(crc, head), own, size)
+            head = fmt.place(message, field)
+            for part in (head, *message.body):
+                crc = fmt.crc32c(part, crc)
             length = len(head) + size
             buffers += (head, *message.body)
             run_max = max(run_max, high)
@@ -209,7 +201,7 @@ class ActiveFile:
         appended_at = now if now > last.appended_at else last.appended_at  # noqa: FURB136
         data = template.message(ts, value, topic, partition, offset, self.synced_position, appended_at, mark)
         files.pwrite(self._fd, data, position)
-        crc = fmt.extend(last.file_crc, data)
+        crc = fmt.crc32c(data, last.file_crc)
         flags = SYNCED if sync else 0
         entry = make_entry(
             (BATCH, flags, 0, template.layout, offset, 1, position, len(data), ts, ts, ts, appended_at, crc)

@@ -268,7 +268,7 @@ def _crc(path: Path, length: int, tick: Tick) -> int:
     crc = int(fmt.crc32c(b""))
     for position in range(0, min(length, len(data)), _PIECE):
         piece = data.slice(position, min(_PIECE, length - position))
-        crc = int(fmt.extend(crc, piece))
+        crc = fmt.crc32c(piece, crc)
         tick(len(piece))
     return crc
 

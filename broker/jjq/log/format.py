@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-import google_crc32c
 import pyarrow as pa
+from crc32c import crc32c as crc32c
 
 from jjq.log import flat
 
@@ -40,44 +40,6 @@ _PLACEHOLDER = b"~" * _ACTIVE_CHARS
 _SEALED = struct.Struct("<3sBIIIqqq")
 _MAGIC_ACTIVE = b"jjq"
 _MAGIC_SEALED = b"jjs"
-
-crc32c = google_crc32c.value
-extend = google_crc32c.extend
-
-
-_POLYNOMIAL = 0x82F63B78  # Castagnoli's, the lowest bit first
-
-
-def _times(a: int, b: int) -> int:
-    """The product of two polynomials modulo Castagnoli's, of each the highest power in the lowest bit."""
-    product = 0
-    for power in range(31, -1, -1):
-        if a >> power & 1:
-            product ^= b
-        b = b >> 1 ^ (_POLYNOMIAL if b & 1 else 0)
-    return product
-
-
-@functools.cache
-def _behind_power(power: int) -> int:
-    """What the CRC of bytes is multiplied by when 2^power others follow them: x to the power of their bits."""
-    half = _behind_power(power - 1) if power else 0
-    return _times(half, half) if power else 1 << 23
-
-
-@functools.lru_cache(maxsize=256)
-def _behind(length: int) -> int:
-    """The same for any number of them."""
-    found = 1 << 31  # the polynomial 1
-    for power in range(length.bit_length()):
-        if length >> power & 1:
-            found = _times(found, _behind_power(power))
-    return found
-
-
-def joined(first: int, second: int, length: int) -> int:
-    """The CRC of bytes whose CRC is `first`, and `length` more whose own is `second`: large ones need be read only once."""
-    return _times(_behind(length), first) ^ second
 
 
 class Encoded(NamedTuple):
@@ -142,9 +104,8 @@ def encode(
     return Encoded(head, body, batch.num_rows, min_ts, max_ts, head.find(placeholder), 0)
 
 
-def place(message: Encoded, field: ActiveField, body: tuple[int, int] | None = None) -> bytes:
-    """The message's head with the field written into it: it belongs to this offset of this partition. `body`: its CRC and
-    length, where they are known."""
+def place(message: Encoded, field: ActiveField) -> bytes:
+    """The message's head with the field written into it: it belongs to this offset of this partition."""
     head = message.head
     at = message.field_at
     end = at + _ACTIVE_CHARS
@@ -155,11 +116,8 @@ def place(message: Encoded, field: ActiveField, body: tuple[int, int] | None = N
     )  # fmt: skip
     head[at:end] = b2a_base64(packed, newline=False) + _NO_CRC
     crc = crc32c(bytes(head))
-    if body is not None:
-        crc = joined(crc, *body)
-    else:
-        for part in message.body:
-            crc = extend(crc, part)
+    for part in message.body:
+        crc = crc32c(part, crc)
     head[end - _CRC_CHARS : end] = b2a_base64(_ACTIVE_CRC.pack(crc), newline=False)
     return bytes(head)
 
@@ -186,7 +144,7 @@ def check_active(head: bytes, body: pa.Buffer) -> ActiveField:
     # The CRC's own characters are not under it, so they must be the ones that this value is written as.
     if head[end - _CRC_CHARS : end] != b2a_base64(_ACTIVE_CRC.pack(crc), newline=False):
         raise flat.NotAMessage("the message's field is damaged")
-    if extend(crc32c(head[: end - _CRC_CHARS] + _NO_CRC + head[end:]), body) != crc:
+    if crc32c(body, crc32c(head[: end - _CRC_CHARS] + _NO_CRC + head[end:])) != crc:
         raise flat.NotAMessage("the message's checksum does not match")
     if version != FORMAT_VERSION:
         raise flat.NotAMessage(f"a message of format version {version}")
@@ -242,18 +200,18 @@ _ENTRY_WITH_CRC = struct.Struct("<BBHIqqqqqqqqI4x")
 _CRC = struct.Struct("<I")
 # The state of a CRC32C after any bytes followed by their own CRC. Entries begin from it, so that one pass over a run of
 # entries ends in it again, or one of them is damaged.
-RESIDUE = extend(crc32c(b"jjq"), struct.pack("<I", crc32c(b"jjq")))
+RESIDUE = crc32c(struct.pack("<I", crc32c(b"jjq")), crc32c(b"jjq"))
 NO_TS = -(1 << 63)
 
 
 def pack_entry(entry: Entry) -> bytes:
     payload = _ENTRY.pack(*entry)
-    return payload + _CRC.pack(extend(RESIDUE, payload))
+    return payload + _CRC.pack(crc32c(payload, RESIDUE))
 
 
 def entries_hold(data: bytes) -> bool:
     """Whether every entry in a run of whole entries is as it was written."""
-    return len(data) % ENTRY_SIZE == 0 and (not data or extend(RESIDUE, data) == RESIDUE)
+    return len(data) % ENTRY_SIZE == 0 and (not data or crc32c(data, RESIDUE) == RESIDUE)
 
 
 # What a NamedTuple's own constructor does, without a Python frame: an index may have a hundred thousand entries.

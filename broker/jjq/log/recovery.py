@@ -131,7 +131,7 @@ def scan_messages(path: Path, schema: pa.Schema, topic: bytes, partition: int) -
         stamps = batch.column(0).cast(pa.int64())
         low, high = pa.compute.min_max(stamps).as_py().values()
         run_max = max(run_max, high)
-        crc = fmt.extend(crc, message)
+        crc = fmt.crc32c(message, crc)
         entries.append(
             Entry(BATCH, 0, 0, 0, field.base, field.rows, position, len(message), low, high, run_max,
                   field.appended_at, crc)

@@ -104,7 +104,7 @@ class SealedWriter:
         head = bytes(message.head)
         body = message.body[-1]
         files.pwrite_all(self._fd, [head, body], self.length)
-        self._crc = fmt.extend(fmt.extend(self._crc, head), body)
+        self._crc = fmt.crc32c(body, fmt.crc32c(head, self._crc))
         self._blocks.append((self.length, len(head), len(body)))
         self.length += len(head) + len(body)
         self.rows += batch.num_rows
@@ -125,8 +125,8 @@ class SealedWriter:
         """Writes the footer and syncs the file; the directory is the caller's to sync, once for all its files."""
         footer = flat.END_OF_STREAM + make_footer(self.schema, self._blocks, self._bounds.metadata())
         footer += struct.pack("<i", len(footer) - len(flat.END_OF_STREAM)) + TAIL
-        self._crc = fmt.extend(self._crc, footer)
-        self._meta_crc = fmt.extend(self._meta_crc, footer)
+        self._crc = fmt.crc32c(footer, self._crc)
+        self._meta_crc = fmt.crc32c(footer, self._meta_crc)
         try:
             files.pwrite(self._fd, footer, self.length)
             self.length += len(footer)
@@ -210,7 +210,7 @@ class SealedReader:
         if footer_length <= 0 or tail_at < head_length:
             raise flat.NotAMessage("the footer's length is damaged")
         head, tail = bytes(data[:head_length]), bytes(data[tail_at:])
-        if fmt.extend(fmt.crc32c(head), tail) != self.segment.meta_crc:
+        if fmt.crc32c(tail, fmt.crc32c(head)) != self.segment.meta_crc:
             raise flat.NotAMessage("head and footer do not match their checksum")
         return flat.read_blocks(bytes(data[footer_at : end - 4]))
 

@@ -254,7 +254,7 @@ class StreamReader:
         origin = run[0].position
         with files.reading(self.path):
             data = files.pread(self._fd, run[-1].end_position - origin, origin)
-        if len(data) != run[-1].end_position - origin or fmt.extend(before[0].file_crc, data) != run[-1].file_crc:
+        if len(data) != run[-1].end_position - origin or fmt.crc32c(data, before[0].file_crc) != run[-1].file_crc:
             return [], False
         self._left_at = (run[-1].end, at + behind)
         keys, values = self._template.rows_at(data, [each.position - origin for each in run])
@@ -269,7 +269,7 @@ class StreamReader:
                 last += 1
             run = entries[first:last]
             data = self._region(start_at, run[-1].end_position - start_at)
-            if len(data) != run[-1].end_position - start_at or fmt.extend(before.file_crc, data) != run[-1].file_crc:
+            if len(data) != run[-1].end_position - start_at or fmt.crc32c(data, before.file_crc) != run[-1].file_crc:
                 whole = _whole(before.file_crc, run, data)
                 yield from self._decode(run[:whole], data)
                 raise self._damaged(run[whole], "the bytes do not match their checksum", _damage_end(run, whole, data))
@@ -400,7 +400,7 @@ def _damage_end(run: list[Entry], damaged: int, data: pa.Buffer) -> int:
     for before, entry in itertools.pairwise(run[damaged:]):
         at = min(entry.position - origin, data.size)
         message = data.slice(at, min(entry.length, data.size - at))
-        if fmt.extend(before.file_crc, message) == entry.file_crc:
+        if fmt.crc32c(message, before.file_crc) == entry.file_crc:
             return entry.base
     return run[-1].end
 
@@ -411,7 +411,7 @@ def _whole(crc: int, run: list[Entry], data: pa.Buffer) -> int:
     for number, entry in enumerate(run[:-1]):
         if entry.end_position - origin > len(data):  # the file was cut short
             return number
-        crc = fmt.extend(crc, data.slice(at - origin, entry.end_position - at))
+        crc = fmt.crc32c(data.slice(at - origin, entry.end_position - at), crc)
         if crc != entry.file_crc:
             return number
         at = entry.end_position

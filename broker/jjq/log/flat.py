@@ -125,13 +125,12 @@ def unpacked_bytes(metadata: Any, body: Any) -> int:
         raise NotAMessage(str(error)) from error
 
 
-def buffer_offsets(head: Any, layout: BatchLayout) -> list[tuple[int, int]]:
-    """(offset in the body, length) of each buffer, in order."""
+def buffer_starts(head: Any, layout: BatchLayout) -> tuple[int, ...]:
+    """Where in the body each buffer begins, in order."""
     try:
-        values = struct.unpack_from(f"<{2 * layout.buffer_count}q", head, layout.buffers)
+        return struct.unpack_from(f"<{2 * layout.buffer_count}q", head, layout.buffers)[::2]
     except struct.error as error:
         raise NotAMessage(str(error)) from error
-    return list(zip(values[::2], values[1::2], strict=True))
 
 
 def footer_blocks(footer: Any) -> tuple[int, int]:

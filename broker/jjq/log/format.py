@@ -9,12 +9,11 @@ CRC32C (Castagnoli, RFC 3720) throughout.
 
 from __future__ import annotations
 
-import base64
 import functools
 import struct
-from binascii import b2a_base64
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -38,6 +37,7 @@ _UNCOMPRESSED = pa.ipc.IpcWriteOptions()  # without options pyarrow asks the env
 _PLACEHOLDER = b"~" * _ACTIVE_CHARS
 # magic, version, crc, columns, rows, first row in the file, min and max timestamp; then a CRC for each column
 _SEALED = struct.Struct("<3sBIIIqqq")
+_SEALED_CRC_AT = 4
 _MAGIC_ACTIVE = b"jjq"
 _MAGIC_SEALED = b"jjs"
 
@@ -123,7 +123,7 @@ def place(message: Encoded, field: ActiveField) -> bytes:
 
 
 def _field_position(head: Any, magic: bytes) -> int:
-    at = bytes(head).find(base64.b64encode(magic))
+    at = bytes(head).find(b2a_base64(magic, newline=False))
     if at < 0:
         raise flat.NotAMessage("the message carries no field")
     return at
@@ -134,7 +134,7 @@ def check_active(head: bytes, body: pa.Buffer) -> ActiveField:
     at = _field_position(head, _MAGIC_ACTIVE)
     end = at + _ACTIVE_CHARS
     try:
-        raw = base64.b64decode(head[at:end], validate=True)
+        raw = a2b_base64(head[at:end], strict_mode=True)
         _, version, partition, _, topic, base, rows, synced_to, appended_at, producer, sequence = _ACTIVE.unpack_from(
             raw
         )
@@ -250,8 +250,12 @@ class SealedField(NamedTuple):
     column_crcs: tuple[int, ...]
 
 
+def _sealed_chars(columns: int) -> int:
+    return (_SEALED.size + 4 * columns + 2) // 3 * 4
+
+
 def sealed_placeholder(columns: int) -> bytes:
-    return b"~" * len(base64.b64encode(b"\0" * (_SEALED.size + 4 * columns)))
+    return b"~" * _sealed_chars(columns)
 
 
 def _pack_sealed(crc: int, field: SealedField) -> bytes:
@@ -259,7 +263,7 @@ def _pack_sealed(crc: int, field: SealedField) -> bytes:
     head = _SEALED.pack(
         _MAGIC_SEALED, FORMAT_VERSION, crc, len(crcs), field.rows, field.first_row, field.min_ts, field.max_ts
     )
-    return base64.b64encode(head + struct.pack(f"<{len(crcs)}I", *crcs))
+    return b2a_base64(head + struct.pack(f"<{len(crcs)}I", *crcs), newline=False)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -278,27 +282,27 @@ def buffers_of(field_type: pa.DataType) -> int:
     return 2
 
 
-def column_ranges(head: Any, body_length: int, schema: pa.Schema) -> list[tuple[int, int]]:
-    """The bytes `[start, end)` of the body that hold each column; together they are the whole body."""
-    layout = flat.batch_layout(head)
-    starts = [offset for offset, _ in flat.buffer_offsets(head, layout)] + [body_length]
-    ranges, at = [], 0
-    for field in schema:
-        following = at + buffers_of(field.type)
-        if following >= len(starts) and following != len(starts) - 1:
-            raise flat.NotAMessage("fewer buffers than the schema has")
-        ranges.append((starts[at] if at < len(starts) else body_length, starts[following]))
-        at = following
-    return ranges
+def first_buffers(schema: pa.Schema) -> tuple[int, ...]:
+    """Which buffer of a message is the first of each column, and how many there are."""
+    return tuple(accumulate((buffers_of(field.type) for field in schema), initial=0))
 
 
-def place_sealed(message: Encoded, first_row: int, schema: pa.Schema) -> None:
+def column_ranges(head: Any, body_length: int, places: Sequence[int]) -> list[tuple[int, int]]:
+    """The bytes `[start, end)` of the body that hold each column; together they are the whole body. `places`: the schema's
+    `first_buffers`."""
+    starts = (*flat.buffer_starts(head, flat.batch_layout(head)), body_length)
+    if places[-1] >= len(starts):
+        raise flat.NotAMessage("fewer buffers than the schema has")
+    return [(starts[first], starts[following]) for first, following in pairwise(places)]
+
+
+def place_sealed(message: Encoded, first_row: int, places: Sequence[int]) -> None:
     """Writes the field of a sealed batch: a CRC for each column's bytes, and one over the metadata itself."""
     body = message.body[-1]
-    crcs = tuple(crc32c(body[start:end]) for start, end in column_ranges(message.head, len(body), schema))
+    crcs = tuple(crc32c(body[start:end]) for start, end in column_ranges(message.head, len(body), places))
     field = SealedField(message.rows, first_row, message.min_ts, message.max_ts, crcs)
     at = message.field_at
-    end = at + len(sealed_placeholder(len(crcs)))
+    end = at + _sealed_chars(len(crcs))
     message.head[at:end] = _pack_sealed(0, field)
     message.head[at:end] = _pack_sealed(crc32c(bytes(message.head)), field)
 
@@ -306,19 +310,20 @@ def place_sealed(message: Encoded, first_row: int, schema: pa.Schema) -> None:
 def check_sealed(head: bytes, columns: int) -> SealedField:
     """The field of a sealed batch whose metadata is as written; raises flat.NotAMessage. Columns are checked apart."""
     at = _field_position(head, _MAGIC_SEALED)
-    length = len(sealed_placeholder(columns))
+    end = at + _sealed_chars(columns)
     try:
-        raw = base64.b64decode(head[at : at + length], validate=True)
+        raw = a2b_base64(head[at:end], strict_mode=True)
         _magic, version, crc, count, rows, first_row, min_ts, max_ts = _SEALED.unpack_from(raw)
         crcs = struct.unpack_from(f"<{columns}I", raw, _SEALED.size)
     except (ValueError, struct.error) as error:
         raise flat.NotAMessage("the batch's field is damaged") from error
-    field = SealedField(rows, first_row, min_ts, max_ts, crcs)
     if count != columns or version != FORMAT_VERSION:
         raise flat.NotAMessage(f"a batch of {count} columns, format version {version}")
-    if crc32c(head[:at] + _pack_sealed(0, field) + head[at + length :]) != crc:
+    # Its own checksum was zero when it was taken.
+    blank = b2a_base64(raw[:_SEALED_CRC_AT] + bytes(4) + raw[_SEALED_CRC_AT + 4 :], newline=False)
+    if crc32c(head[end:], crc32c(blank, crc32c(head[:at]))) != crc:
         raise flat.NotAMessage("the batch's metadata does not match its checksum")
-    return field
+    return SealedField(rows, first_row, min_ts, max_ts, crcs)
 
 
 # --- rows of a topic without a schema --------------------------------------------------------------------------------
@@ -368,7 +373,7 @@ class RowsTemplate:
         # A row with a value and no key is what most single pushes are. Of what comes before its value all is known but the
         # field and two lengths, so one struct writes it.
         plain = self.encode([0], [None], [b"v"])
-        self._plain_at = flat.buffer_offsets(plain.head, layout)[self._VALUE + 2][0]
+        self._plain_at = flat.buffer_starts(plain.head, layout)[self._VALUE + 2]
         length_at = layout.buffers + 16 * (self._VALUE + 2) + 8
         starts = (0, layout.body_length + 8, self._field_at + _ACTIVE_CHARS, length_at + 8)
         ends = (layout.body_length, self._field_at, length_at, self.head_length)

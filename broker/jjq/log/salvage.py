@@ -125,7 +125,7 @@ class Wreck:
             return False
         body = self.data.slice(position + len(head), body_length)
         try:
-            ranges = fmt.column_ranges(head, body_length, schema)
+            ranges = fmt.column_ranges(head, body_length, fmt.first_buffers(schema))
         except flat.NotAMessage:
             return False
         return all(
@@ -141,7 +141,7 @@ class Wreck:
 
     def fits(self, schema: pa.Schema) -> bool:
         """Whether the first message that is whole has the buffers this physical schema needs."""
-        wanted = sum(fmt.buffers_of(field.type) for field in schema)
+        wanted = fmt.first_buffers(schema)[-1]
         position = self._next(0, len(self.data))
         while position >= 0:
             if self._could_begin(position):

@@ -7,6 +7,7 @@ Any Arrow reader opens it. jjq's reader trusts nothing in it before its checksum
 from __future__ import annotations
 
 import functools
+import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -76,6 +77,7 @@ class SealedWriter:
         self.path = sealed_path(directory, uuid)
         self.uuid = uuid
         self.schema = schema
+        self._places = fmt.first_buffers(schema)
         self._options = pa.ipc.IpcWriteOptions(compression=compression)
         self._compressed = compression is not None
         self._placeholder = fmt.sealed_placeholder(len(schema))
@@ -100,7 +102,7 @@ class SealedWriter:
     def write(self, batch: pa.RecordBatch) -> None:
         stamps = pc.min_max(batch.column(0).cast(pa.int64())).as_py()
         message = fmt.encode(batch, stamps["min"], stamps["max"], self._placeholder, self._options)
-        fmt.place_sealed(message, self.rows, self.schema)
+        fmt.place_sealed(message, self.rows, self._places)
         head = bytes(message.head)
         body = message.body[-1]
         files.pwrite_all(self._fd, [head, body], self.length)
@@ -184,8 +186,10 @@ class SealedReader:
 
     def __init__(self, directory: Path, segment: Segment, schema: pa.Schema) -> None:
         self.path = sealed_path(directory, segment.uuid)
+        self._name = os.fspath(self.path)
         self.segment = segment
         self.schema = schema
+        self._places = fmt.first_buffers(schema)
         with files.reading(self.path):
             self._data = mapped(self.path)
         if len(self._data) != segment.length:
@@ -227,7 +231,7 @@ class SealedReader:
                 found = self._heads[number] = _Head(
                     fmt.check_sealed(head, len(self.schema)),
                     fmt.crc32c(head),
-                    fmt.column_ranges(head, body_length, self.schema),
+                    fmt.column_ranges(head, body_length, self._places),
                 )
             except flat.NotAMessage as error:
                 raise self._damaged(number, str(error)) from error
@@ -266,11 +270,12 @@ class SealedReader:
     def _check_length(self) -> None:
         """Raises DamagedSegment where the file was cut short while it was open: to touch what is mapped of the rest would end
         the process."""
-        try:
-            with files.reading(self.path):
-                length = self.path.stat().st_size
+        try:  # for every batch, so without what would make it shorter to write
+            length = os.stat(self._name).st_size
         except FileNotFoundError:  # what is mapped of a file that was removed stays
             return
+        except OSError as error:
+            raise files.translate(error, "read", self.path) from error
         if length < len(self._data):
             raise self._damaged(0, f"{length} bytes where the catalog says {self.segment.length}")
 

@@ -324,6 +324,19 @@ def test_compaction_writes_bounds_too(tmp_path: Path) -> None:
         assert store.verify().ok
 
 
+def test_what_a_file_says_is_asked_of_it_once(topic: Any) -> None:
+    wanted = Condition("number", EqualTo(("number",), 12))
+    assert ranges(topic, wanted) == [(10, 20), (20, 21)]
+    left_out, path = topic.reader.plan(0, 0, 10), Path(topic.segments()[0].path)
+    moved = path.rename(path.with_suffix(".moved"))
+    topic.reader.close()  # and with it the files that it keeps open
+    try:
+        assert topic.reader.where(left_out, [wanted]) == []
+        assert topic.reader.where(left_out, [Condition("number", EqualTo(("number",), 5))]) == left_out
+    finally:
+        moved.rename(path)
+
+
 def ranges_of(topic: Any, end: int, *tests: Condition) -> list[tuple[int, int]]:
     return [(each.start, each.end) for each in topic.reader.where(topic.reader.plan(0, 0, end), tests)]
 

@@ -26,6 +26,7 @@ from jjq.log.stream import StreamReader, missing_active, open_end
 from jjq.model import PartitionOffsets, Segment, SegmentInfo, Slice
 
 LOST = "lost"  # kind of a segment row that stands for records that repair could not save
+_KEPT_BOUNDS = 1 << 14  # of columns of files, some hundred bytes each
 
 File = TypeVar("File", SealedReader, StreamReader)
 
@@ -54,6 +55,8 @@ class LogReader:
         self._recover = recover  # None where the store cannot be written
         self._keeper = keeper  # for reads that bring no other
         self.live = LiveFiles(topic_id, topic, boot_id, self._open_stream)
+        # What is said of a sealed file stays true, and whoever filters a topic does so again: then no file is opened for it.
+        self._whole_bounds = functools.lru_cache(maxsize=_KEPT_BOUNDS)(self._read_whole_bounds)
 
     def _partition_dir(self, partition: int) -> Path:
         return self.directory / str(partition)
@@ -324,15 +327,24 @@ class LogReader:
     def where(self, slices: Sequence[Slice], tests: Sequence[Test]) -> list[Slice]:
         """The slices without batches of sealed files of which is known that no row meets all the tests."""
         found: list[Slice] = []
+        names = {test.column for test in tests}
         for each in slices:
             spans = [(each.start, each.end)]
             if each.segment is not None and each.segment.kind == "arrow":
                 # A file that was compacted a moment ago is planned again by who reads it.
                 with contextlib.suppress(FileNotFoundError):
-                    sealed = self._sealed_reader(each.partition, each.segment, self._keeper)
-                    spans = sealed.spans_where(each.start, each.end, tests)
+                    # First of the whole file, as in most no row meets them: then the batches are not even looked at.
+                    whole = {name: self._whole_bounds(each.partition, each.segment, name) for name in names}
+                    if all((known := whole[test.column]) is None or test.may_hold(known) for test in tests):
+                        sealed = self._sealed_reader(each.partition, each.segment, self._keeper)
+                        spans = sealed.spans_where(each.start, each.end, tests)
+                    else:
+                        spans = []
             found += [each.part(first, last) for first, last in spans]
         return found
+
+    def _read_whole_bounds(self, partition: int, segment: Segment, name: str) -> Bounds | None:
+        return self._sealed_reader(partition, segment, self._keeper).whole_bounds(name)
 
     def bounds(
         self, slices: Sequence[Slice], names: Sequence[str], *, batches: bool

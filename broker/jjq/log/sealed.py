@@ -189,7 +189,6 @@ class SealedReader:
         self._name = os.fspath(self.path)
         self.segment = segment
         self.schema = schema
-        self._places = fmt.first_buffers(schema)
         with files.reading(self.path):
             self._data = mapped(self.path)
         if len(self._data) != segment.length:
@@ -338,13 +337,9 @@ class SealedReader:
         return self._spans(start, end, may_have)
 
     def spans_where(self, start: int, end: int, tests: Sequence[bounds.Test]) -> list[tuple[int, int]]:
-        """What of the offsets `[start, end)` may have rows for which all tests, each of one column, can be true."""
-        names = {test.column for test in tests}
-        # First of the whole file, as in most no row meets them: then the batches are not even looked at.
-        whole = {name: self._whole(name) for name in names}
-        if not all((known := whole[test.column]) is None or test.may_hold(known) for test in tests):
-            return []
-        said = {name: self.bounds(name) for name in names}
+        """What of the offsets `[start, end)` may have rows for which all tests, each of one column, can be true, by whole
+        batches."""
+        said = {name: self.bounds(name) for name in {test.column for test in tests}}
 
         def may_have(number: int) -> bool:
             return all((known := said[test.column][number]) is None or test.may_hold(known) for test in tests)
@@ -363,7 +358,7 @@ class SealedReader:
                 add_span(found, max(start, first), min(end, first + field.rows))
         return found
 
-    def _whole(self, name: str) -> bounds.Bounds | None:
+    def whole_bounds(self, name: str) -> bounds.Bounds | None:
         """Between which values a column lies in all the batches together, None where the file does not say."""
         rows = self.segment.rows
         if name not in self.schema.names:  # the file is older than the column, which reads as null
@@ -376,7 +371,7 @@ class SealedReader:
         """The bounds of these columns in the offsets `[start, end)`: of each batch, and where it begins and ends there, or
         of the whole file."""
         if not batches:
-            yield start, end, tuple(self._whole(name) for name in names)
+            yield start, end, tuple(self.whole_bounds(name) for name in names)
             return
         each = zip(*(self.bounds(name) for name in names), strict=True) if names else ()
         for number, found in enumerate(each):
@@ -391,6 +386,10 @@ class SealedReader:
         if name not in self.schema.names:  # as above
             return [bounds.Bounds(None, None, count, count) for count in rows]
         return bounds.bounds_of(self._said, self.schema.field(name), rows)
+
+    @functools.cached_property
+    def _places(self) -> Sequence[int]:
+        return fmt.first_buffers(self.schema)
 
     @functools.cached_property
     def _said(self) -> pa.RecordBatch | None:

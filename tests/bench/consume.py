@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import multiprocessing
 import os
 import random
 import subprocess
@@ -373,20 +374,41 @@ def _producers(place: Path, number: int) -> dict[str, Callable[[], object]]:
     return {"jjq": push}
 
 
+def _cpu_of_children() -> float:
+    """CPU seconds so far of this process's children that are alive."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    found = 0.0
+    for each in multiprocessing.active_children():
+        fields = Path(f"/proc/{each.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        found += (int(fields[11]) + int(fields[12])) / ticks
+    return found
+
+
 def produce_processes(run: Run) -> list[Row]:
     count, duration = run.amount(8, 2), 0.001 if run.quick else 1.5
     with run.place() as place:
         with jjq.open(place / "store") as store:
             store.create_topic("measured", sync="always", partitions=count)
         with processes(count, _producers, place) as many, processes(1, _producers, place) as one:
+            used: list[float] = []
 
             def measure(act: Callable[[str, float], list[float]]) -> float:
                 done: list[float] = []
+                before = _cpu_of_children()
                 taken = seconds(lambda: done.extend(act("jjq", duration)))
+                used.append((_cpu_of_children() - before) / (len(done) * _PUSHES))
                 return len(done) * _PUSHES / taken
 
-            figures = run.interleave({"many": lambda: measure(many), "one": lambda: measure(one)}, rounds=7)
+            def measure_bound() -> float:
+                """What all cores could do if every record cost what it costs one process alone, and no sync were waited for."""
+                measure(one)
+                return (os.cpu_count() or 1) / max(used[-1], 1e-9)
+
+            figures = run.interleave(
+                {"many": lambda: measure(many), "one": lambda: measure(one), "bound": measure_bound}, rounds=7
+            )
     return [
+        Row(f"{os.cpu_count()} cores at the CPU time of one process", "one process", "/s", figures["bound"], figures["one"]),
         Row(f"batching producers of 100 B, always, {count} processes", "one process", "/s", figures["many"],
             figures["one"], at_least(3)),
     ]  # fmt: skip

@@ -159,6 +159,9 @@ def misplaced(store: Path) -> list[Path]:
         known += [p for p in _listed(topic) if p.name.isdecimal() or p.name == TOPIC_FILE]
         for partition in partition_directories(topic):
             known += [p for p in _listed(partition) if p.name == "lock" or segment_file(p.name) is not None]
+    for directory in _listed(store / "objects"):
+        if _DIRECTORY.fullmatch(f"objects/{directory.name}"):
+            known += [directory, *(p for p in _listed(directory) if is_object(p.relative_to(store).as_posix()))]
     found = []
     for path in known:
         belongs = path.is_dir if _DIRECTORY.fullmatch(path.relative_to(store).as_posix()) else path.is_file

@@ -176,7 +176,8 @@ class Segment:
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
     """What `topic.segments()` shows of a segment. `state` is `active`, `rolled`, `sealed`, or `lost` for records that repair
-    could not save; `next` and `previous` are the neighbours' ids, None at the ends; times in microseconds, `bytes` on disk."""
+    could not save, which have no file: `path` is None; `next` and `previous` are the neighbours' ids, None at the ends; times in
+    microseconds, `bytes` on disk."""
 
     topic: str
     partition: int
@@ -191,7 +192,7 @@ class SegmentInfo:
     appended_at: int
     checksum: str
     schema_version: int
-    path: str
+    path: str | None
     previous: str | None
     next: str | None
 

@@ -3,9 +3,10 @@
 An object is a file in the store, named by the SHA-256 of its content and kept once however many records refer to it. A
 record refers to it in its header `jjq-object`. The object goes when retention has taken the last of those records.
 
-A reference has its row before the object is looked for and before the record is pushed, and objects are removed only
-inside a catalog transaction that sees no row: so what a record refers to is there. A row without an offset is somebody's
-who pushes, and holds `objects.lock`, or of one who died and may have pushed the record or not.
+A reference and its object have their rows before the object is looked for and before the record is pushed, and objects
+are removed only inside a catalog transaction that sees no reference: so what a record refers to is there, and no file is
+there without a row. A reference without an offset is somebody's who pushes, and holds `objects.lock`, or of one who died:
+its row says whether the record may be there.
 """
 
 from __future__ import annotations
@@ -93,25 +94,24 @@ def push_kept(
     timestamp: Timestamp, partition: int | None,
 ) -> Position:  # fmt: skip
     """Keeps what has come in, and pushes the record. The caller is `pushing`."""
-    with files.translated("keep an object in", store.path):
-        digest = incoming.digest
-        reference = uuid.uuid4().hex
-        with store.catalog.driver.write(durable=True) as tx:
-            tx.run("add_object_reference", id=reference, hash=digest, topic_id=topic.id, created_at=now_us())
-        incoming.keep(object_path(store, digest))
-        with store.catalog.driver.write(durable=True) as tx:
-            tx.run("add_object", hash=digest, bytes=incoming.size, created_at=now_us())
+    digest, reference = incoming.digest, uuid.uuid4().hex
+    with store.catalog.driver.write(durable=True) as tx:
+        tx.run("add_object_reference", id=reference, hash=digest, topic_id=topic.id, created_at=now_us())
+        tx.run("add_object", hash=digest, bytes=incoming.size, created_at=now_us())
+    pushed = False
     try:
-        position = topic.push(
-            value,
-            key=key,
-            headers=[*pairs, (HEADER, f"sha256:{digest}".encode())],
-            timestamp=timestamp,
-            partition=partition,
-        )
-    except JjqError:
-        with store.catalog.driver.write(durable=True) as tx:  # nothing was appended
-            tx.run("drop_object_reference", id=reference)
+        with files.translated("keep an object in", store.path):
+            incoming.keep(object_path(store, digest))
+        with store.catalog.driver.write(durable=True) as tx:
+            tx.run("begin_object_reference", id=reference)
+        pushed = True
+        headers = [*pairs, (HEADER, f"sha256:{digest}".encode())]
+        position = topic.push(value, key=key, headers=headers, timestamp=timestamp, partition=partition)
+    except BaseException as error:
+        # An interrupted push may have appended the record.
+        if not pushed or (isinstance(error, JjqError) and not error.details.get("unsure")):
+            with contextlib.suppress(JjqError), store.catalog.driver.write(durable=True) as tx:
+                tx.run("drop_object_reference", id=reference)
         raise
     with store.catalog.driver.write(durable=True) as tx:
         tx.run("place_object_reference", id=reference, partition=position.partition, record_offset=position.offset)
@@ -188,10 +188,15 @@ class Incoming:
             files.sync_dir(directory)
 
 
+def _open(path: Path) -> io.BufferedReader:
+    """An object's file; a pipe that lies in its place is not waited for."""
+    return open(path, "rb", opener=lambda name, _: files.open_ro(name))
+
+
 def _is_whole(path: Path, digest: str) -> bool:
     """Whether an object is there as it was pushed; one that cannot be read is not."""
     try:
-        with open(path, "rb") as stream:
+        with _open(path) as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest() == digest
     except OSError:
         return False
@@ -229,7 +234,7 @@ def open_object(store: Store, record: Record | str | bytes) -> IO[bytes]:
     path = object_path(store, digest)
     with files.translated("read", path), contextlib.ExitStack() as left_open:
         try:
-            stream = left_open.enter_context(open(path, "rb"))
+            stream = left_open.enter_context(_open(path))
         except FileNotFoundError as error:
             raise InvalidArgument(
                 f"the store has no object {digest}; retention may have taken its last record"
@@ -274,19 +279,29 @@ def sweep(store: Store) -> tuple[int, int]:
 
 
 def _mark_orphans(store: Store, now: int) -> None:
-    """Notes of rows whose push has died that this was so by now: a record that came after all is no younger. While objects
-    are pushed all the time this waits, which only keeps an object longer."""
+    """Removes what pushes that have died left and no record can refer to; notes of the other rows of theirs that this was
+    so by now: a record that came after all is no younger. While objects are pushed all the time this waits, which only
+    keeps an object longer."""
     path = store.path / layout.OBJECTS_LOCK
-    if not store.catalog.driver.rows("unplaced_references"):
+    if not store.catalog.driver.rows("unplaced_references") and not _unfinished(store):
         return
     with files.translated("lock", path):
         fd = files.open_lock(path)
     try:
         if files.lock(fd, wait=False):
             with store.catalog.driver.write(durable=True) as tx:
+                tx.run("drop_unbegun_references")
                 tx.run("mark_orphaned_references", now=now)
+            for left in _unfinished(store):
+                with files.translated("remove", left):
+                    files.unlink(left)
     finally:
         files.close(fd)
+
+
+def _unfinished(store: Store) -> list[Path]:
+    """What is on its way in, or was."""
+    return sorted((store.path / "objects").glob(f"*{layout.UNFINISHED}"))
 
 
 def problems(store: Store) -> list[tuple[str, str]]:
@@ -299,7 +314,9 @@ def problems(store: Store) -> list[tuple[str, str]]:
         try:
             open_object(store, f"sha256:{info.hash}").close()
         except InvalidArgument:
-            found.append((path, f"the object is missing; {info.references} records refer to it"))
+            # A push that is under way, or has died, may not have come to its object.
+            if records := store.catalog.driver.rows("placed_references", hash=info.hash):
+                found.append((path, f"the object is missing; {len(records)} records refer to it"))
         except DamagedSegment:
             found.append((path, "the object is not what was pushed"))
         except StoreError as error:

@@ -52,6 +52,8 @@ def test_a_gap_that_repair_left_is_an_error_or_skipped(
     with pytest.raises(jjq.DataLoss) as caught:
         topic.read()
     assert (caught.value.asked, caught.value.earliest, caught.value.lost) == (13, 14, 1)
+    assert [each.start for each in topic.segments(0) if each.path is None] == [13]
+    assert all((each.path is None) == (each.state == "lost") for each in topic.segments())
     assert offsets(topic, on_data_loss="skip") == without(13)
     assert [each for each in caplog.messages if "skipped" in each] == [
         "skipped offsets 13 to 13 of partition 0 of topic 't': they are gone"

@@ -88,6 +88,31 @@ def test_the_other_files_of_a_store_are_made_again(name: str, instead: str, plac
         assert_whole(store)
 
 
+@pytest.mark.parametrize("instead", INSTEAD)
+@pytest.mark.parametrize("what", ["objects/*/*", "objects/*"])
+def test_what_is_no_file_in_an_objects_place_is_moved_away_and_pushed_again(
+    what: str, instead: str, place: Path
+) -> None:  # fmt: skip
+    with jjq.open(place / "store", maintenance=False) as store:
+        store.create_topic("o").push_file(b"an object", "name")
+    (found,) = (place / "store").glob(what)
+    shutil.move(found, place / "aside")
+    INSTEAD[instead](found)
+    with jjq.open(place / "store", maintenance=False) as store:
+        (record,) = store.topic("o").records(store.topic("o").plan(0, 0, 1))
+        with pytest.raises(jjq.JjqError):
+            store.open_object(record)
+        assert not store.verify().ok
+    report = repair(place / "store")
+    moved = any(each.endswith(str(found.relative_to(place / "store"))) for each in report.quarantined)
+    assert moved == ((what, instead) != ("objects/*", "directory"))  # where one belongs
+    with jjq.open(place / "store") as store:
+        store.topic("o").push_file(b"an object", "name")
+        with store.open_object(record) as stream:
+            assert stream.read() == b"an object"
+        assert_whole(store)
+
+
 @pytest.mark.parametrize("moved", ["topics", "topics/*", "topics/*/0", "links", "quarantine", "objects"])
 def test_a_directory_may_be_a_link_to_another_disk(moved: str, place: Path) -> None:
     make(place / "store")

@@ -1,6 +1,9 @@
 -- name: add_object_reference
 INSERT INTO object_references (id, hash, topic_id, partition, record_offset, created_at)
-VALUES (:id, :hash, :topic_id, -1, -1, :created_at)
+VALUES (:id, :hash, :topic_id, -1, -3, :created_at)
+
+-- name: begin_object_reference
+UPDATE object_references SET record_offset = -1 WHERE id = :id
 
 -- name: place_object_reference
 UPDATE object_references SET partition = :partition, record_offset = :record_offset WHERE id = :id
@@ -27,7 +30,13 @@ DELETE FROM object_references WHERE record_offset >= 0 AND record_offset < COALE
 AND p.partition = object_references.partition), record_offset + 1)
 
 -- name: unplaced_references
-SELECT id FROM object_references WHERE record_offset = -1 LIMIT 1
+SELECT id FROM object_references WHERE record_offset IN (-1, -3) LIMIT 1
+
+-- name: placed_references
+SELECT id FROM object_references WHERE hash = :hash AND record_offset >= 0
+
+-- name: drop_unbegun_references
+DELETE FROM object_references WHERE record_offset = -3
 
 -- name: mark_orphaned_references
 UPDATE object_references SET record_offset = -2, created_at = MAX(created_at, :now) WHERE record_offset = -1

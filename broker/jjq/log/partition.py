@@ -127,7 +127,7 @@ class PartitionLog:
                     self._queue.popleft()
             for each in taken:
                 each.error = StoreError(
-                    "the thread that wrote for this one was interrupted: the record may be there or not"
+                    "the thread that wrote for this one was interrupted: the record may be there or not", unsure=True
                 )
             raise
         finally:

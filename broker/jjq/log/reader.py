@@ -207,7 +207,8 @@ class LogReader:
                 min_timestamp=each.min_ts if each.min_ts != NO_TS and each.rows else None,
                 max_timestamp=each.max_ts if each.max_ts != NO_TS and each.rows else None,
                 appended_at=each.appended_at, checksum=f"crc32c:{each.crc:08x}", schema_version=each.schema_version,
-                path=str(self._partition_dir(partition) / f"{each.uuid}.{each.kind}"), previous=ids[i], next=ids[i + 2],
+                path=None if each.kind == LOST else str(self._partition_dir(partition) / f"{each.uuid}.{each.kind}"),
+                previous=ids[i], next=ids[i + 2],
             )
             for i, (each, state) in enumerate(zip(segments, states, strict=True))
         ]  # fmt: skip

@@ -327,7 +327,8 @@ def segments(call: Call, topic_id: Any, partition: Any = None) -> list[dict[str,
 
 def _segment(store: Store, info: SegmentInfo) -> dict[str, Any]:
     """A client is told where in the store a file is, and not where the store is."""
-    return {**info.to_dict(), "path": info.path.removeprefix(f"{store.path}/")}
+    path = None if info.path is None else info.path.removeprefix(f"{store.path}/")
+    return {**info.to_dict(), "path": path}
 
 
 @action

@@ -94,3 +94,14 @@ def size(text: str) -> int:
     if match is None:
         raise InvalidArgument(f"{text!r} is no size; write 4096, 64KB or 1.5GB")
     return int(float(match.group(1)) * _SIZES[match.group(2).lower()])
+
+
+def size_of(value: Any) -> int:
+    """About how many bytes a value or a record has, as it goes into messages and answers."""
+    if isinstance(value, (bytes, str)):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(size_of, value.values()))
+    if isinstance(value, (list, tuple)):
+        return sum(map(size_of, value))
+    return 8

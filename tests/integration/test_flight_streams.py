@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 from collections.abc import Iterator
@@ -197,6 +198,81 @@ def test_answers_that_a_client_never_says_it_has_are_bounded(monkeypatch: pytest
         session.once(10, 0, lambda: 10)
     assert session.once(3, 0, lambda: "again") == 3
     assert session.once(11, 9, lambda: 11) == 11
+
+
+def test_large_answers_that_a_client_never_says_it_has_are_bounded(front: Front) -> None:
+    """Each answer has 4 MiB: of those that are awaited the broker keeps what fits, of those that have come nothing."""
+    assert front.front._served is not None
+    sessions = front.front._served.sessions
+    session = sessions.get(SESSION, "anybody")
+
+    def ask(number: int, **about: Any) -> int:
+        return len(sessions.once(session, {"id": number, **about}, lambda: bytes(4 << 20)))
+
+    for number in range(1, 200):
+        assert ask(number, waiting=[1, number]) == 4 << 20
+    assert session.answer_bytes <= 12 << 20
+    assert ask(1, again=True, broker=sessions.broker) == 4 << 20
+    with pytest.raises(jjq.InvalidArgument, match="answered before"):
+        ask(7)
+    refused = None
+    for number in range(200, 300):
+        try:
+            ask(number)
+        except TooManyRequests as error:
+            refused = error
+            break
+    assert refused is not None
+    assert session.answer_bytes <= 260 << 20
+    assert ask(300, done=300) == 4 << 20
+    assert session.answer_bytes == 4 << 20
+
+
+def send_object(front: Front, topic_id: str, size: int, **record: Any) -> Any:
+    command = {"object": {"topic_id": topic_id, "value": b"v", **record, "session": SESSION, "id": 1, "done": 0}}
+    writer, reader = front.client.do_put(flight.FlightDescriptor.for_command(wire.encode(command)), VALUES)
+    with writer:
+        for start in range(0, size, 1000):
+            writer.write_metadata(b"\0" + bytes(min(1000, size - start)))
+        check = hashlib.sha256(bytes(size)).hexdigest()
+        writer.write_metadata(wire.encode({"sha256": check, "bytes": size}))
+        writer.done_writing()
+        return wire.decode(reader.read().to_pybytes())
+
+
+def test_an_object_is_as_large_as_the_broker_takes_and_leaves_nothing_else(tmp_path: Path) -> None:
+    made = Front(tmp_path / "store", max_object_bytes=10_000, max_record_bytes=1024)
+    try:
+        topic_id = made.act("create_topic", {"name": "t"})["id"]
+        for refused, says in (
+            (lambda: send_object(made, topic_id, 10_001), "max_object_bytes"),
+            (lambda: send_object(made, topic_id, 1_000_000), "max_object_bytes"),
+            (lambda: send_object(made, topic_id, 10, value=bytes(1025)), "max_record_bytes"),
+            (lambda: send_object(made, topic_id, 10, key=bytes(1025)), "max_record_bytes"),
+            (lambda: send_object(made, topic_id, 10, headers=[["a", bytes(1025)]]), "max_record_bytes"),
+        ):
+            error = failure(refused)
+            assert error is not None
+            assert code_of(error) == "record_too_large"
+            assert says in str(error)
+        assert [each for each in (tmp_path / "store" / "objects").rglob("*") if each.is_file()] == []
+        assert send_object(made, topic_id, 10_000)[1] == 0
+        with jjq.connect(f"jjq://127.0.0.1:{made.port}") as store, pytest.raises(jjq.RecordTooLarge, match="10,000"):
+            store.topic("t").push_file(bytes(3 << 20))
+    finally:
+        made.close()
+
+
+def test_tickets_and_commands_are_as_large_as_the_broker_takes(front: Front) -> None:
+    large = wire.encode({"topic": "x" * 6000})
+    for ask in (
+        lambda: front.client.get_flight_info(flight.FlightDescriptor.for_command(large)),
+        lambda: front.client.do_get(flight.Ticket(large)).read_all(),
+        lambda: front.client.do_put(flight.FlightDescriptor.for_command(large), VALUES)[0].close(),
+    ):
+        error = failure(ask)
+        assert error is not None
+        assert code_of(error) == "record_too_large"
 
 
 def test_an_object_whose_reader_is_gone_before_its_first_byte_is_closed(tmp_path: Path) -> None:

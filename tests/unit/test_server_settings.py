@@ -19,7 +19,7 @@ CONFIG = ROOT / "conf" / "jjq.toml"
 WRONG = {
     "store": 7, "host": "", "flight": "perhaps", "flight_port": 65536, "http": 2, "http_port": "http", "tls_cert": 1,
     "tls_key": 1, "tls_client_ca": 1, "tokens": [], "allow_insecure": "sure", "auto_create": "x", "hot_bytes": "lots",
-    "max_request_bytes": 0, "max_record_bytes": "-1", "max_connections": 0, "max_subscriptions": 1.5,
+    "max_request_bytes": 0, "max_record_bytes": "-1", "max_object_bytes": 0, "max_connections": 0, "max_subscriptions": 1.5,
     "buffer_bytes": "10 apples", "token_records_per_s": 0, "token_bytes_per_s": "fast", "heartbeat_s": "never",
     "stop_grace_s": -1, "events_topic": "a b", "events_segments": 0, "events_segment_bytes": 17,
     "origins": ["example.org"], "audit_log": 3, "log_level": "loud",

@@ -34,6 +34,7 @@ ANSWER_S = 60.0  # what an action may take, beside waiting for records
 _MARGIN_S = 15.0  # what one that waits may take longer
 _PING_S = 7.0  # a broker takes a client that says nothing for 30 s for dead
 _PING_ANSWER_S = 5.0
+_MOST_WAITING = 100  # requests without an answer that the next one names
 _WAIT_S = 5.0  # one request waits so long at most; the next goes on
 _WAIT_MAIN_S = 1.0  # in the main thread less: a signal is only heard between two requests
 _GUESSES = {  # by whether the address is one with TLS
@@ -158,7 +159,14 @@ class Connection:
         BrokerUnavailable is raised.
         """
         with self.numbered() as number:
-            about = {"session": self.session, "broker": self.broker, "id": number.id, "done": number.done}
+            about: dict[str, Any] = {
+                "session": self.session,
+                "broker": self.broker,
+                "id": number.id,
+                "done": number.done,
+            }
+            if len(waiting := list(self._outstanding)) <= _MOST_WAITING:
+                about["waiting"] = waiting  # while one waits long, the broker is not to keep what all others got
             return self._act(name, {"args": args, "once": once, **about}, wait_s + _MARGIN_S if wait_s else answer_s)
 
     def tell(self, name: str, /, **args: Any) -> None:

@@ -165,13 +165,15 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
         with self._translated():
             call = self._call(context)
-            most = self._served.settings.max_request_bytes
-            if action.body.size > most:
-                raise RecordTooLarge(
-                    f"the request has {action.body.size:,} bytes, the broker takes up to {most:,} (max_request_bytes)"
-                )
+            self._check_size(action.body.size)
             body = wire.decode(action.body) if action.body.size else {}
             return [flight.Result(wire.encode(self._act(call, action.type, body)))]
+
+    def _check_size(self, size: int) -> None:
+        """Before a request is taken apart."""
+        most = self._served.settings.max_request_bytes
+        if size > most:
+            raise RecordTooLarge(f"the request has {size:,} bytes, the broker takes up to {most:,} (max_request_bytes)")
 
     def _act(self, call: Call, name: str, body: Any) -> Any:
         """The body is the action's arguments, or `args` with `session`, `id` of the request and the like beside them."""
@@ -212,7 +214,9 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
         with self._translated():
-            return self._info(self._call(context), descriptor)
+            call = self._call(context)
+            self._check_size(len(descriptor.command or b""))
+            return self._info(call, descriptor)
 
     def _info(self, call: Call, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
         schema, ticket = plan_read(call, descriptor)
@@ -222,7 +226,9 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
         with self._translated():
-            call, about = self._call(context), wire.decode(ticket.ticket)
+            call = self._call(context)
+            self._check_size(len(ticket.ticket))
+            about = wire.decode(ticket.ticket)
             if isinstance(about, dict) and about.keys() == {"object"}:
                 schema, batches = flight_objects.read(call, about["object"])
             else:
@@ -242,4 +248,6 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
         reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter,
     ) -> None:  # fmt: skip
         with self._translated():
-            put(self._call(context), descriptor, reader, writer)
+            call = self._call(context)
+            self._check_size(len(descriptor.command or b""))
+            put(call, descriptor, reader, writer)

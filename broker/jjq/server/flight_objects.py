@@ -11,12 +11,12 @@ import pyarrow as pa
 from pyarrow import flight
 
 from jjq import files, objects
-from jjq.errors import InvalidArgument
+from jjq.errors import InvalidArgument, RecordTooLarge
 from jjq.schema import RAW, binaries, check_headers
 from jjq.server.flight_calls import Call, action
 from jjq.server.flight_sessions import refuse_unknown
 from jjq.server.rights import check_may_read_object
-from jjq.values import shown
+from jjq.values import shown, size_of
 
 _RECORD = ("value", "key", "headers", "timestamp", "partition")
 
@@ -34,12 +34,21 @@ def push(
     store = call.store
     store.check_open(write=True)
     value, pairs = objects.record_of(topic, b"", record["value"], check_headers(record["headers"]))
+    settings = call.served.settings
+    if (size := size_of(list(record.values()))) > settings.max_record_bytes:
+        raise RecordTooLarge(
+            f"the record beside the object has {size:,} bytes, the broker takes up to {settings.max_record_bytes:,} (max_record_bytes)"
+        )
     session = call.served.sessions.get(str(about.get("session")), call.caller.name)
     with session, objects.pushing(store), objects.Incoming(store) as incoming:
         for message in messages:
             if not message.size or message[0] != 0:
                 _check_end(decode(message), incoming)
                 break
+            if incoming.size + message.size - 1 > settings.max_object_bytes:
+                raise RecordTooLarge(
+                    f"the object has more than {settings.max_object_bytes:,} bytes, which the broker takes (max_object_bytes)"
+                )
             call.pushed_to(topic.id, 0, message.size)
             with files.translated("keep an object in", store.path):
                 incoming.add(message.slice(1).to_pybytes())

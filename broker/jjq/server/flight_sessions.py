@@ -11,15 +11,17 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from jjq.errors import BrokerUnavailable, Forbidden, InvalidArgument, StoreClosed, TooManyRequests
-from jjq.values import whole
+from jjq.values import size_of, whole
 
 SILENCE_S = 30.0  # clients show that they live four times in that time
 _LOOK_S = 2.0
 _MOST_ANSWERS = 100_000  # that a client does not say it has got
+_MOST_ANSWER_BYTES = 256 << 20  # of all clients together: then one that has more than its share is refused
+_SHARE_BYTES = 1 << 20  # which each may have in any case
 _MOST_HANDLES = 10_000  # of one client
 _REMEMBERED = 10_000  # sessions, and handles of one, that were closed: what of theirs comes late opens nothing again
 
@@ -36,10 +38,12 @@ Made = TypeVar("Made", bound=Handle)
 class _Answer:
     """What a request gave or raised; `there` when it has ended."""
 
-    __slots__ = ("error", "there", "value")
+    __slots__ = ("error", "got", "size", "there", "value")
 
     def __init__(self) -> None:
         self.value: Any = None
+        self.size = 0  # in bytes
+        self.got = False
         self.error: BaseException | None = None
         self.there = False
 
@@ -47,9 +51,14 @@ class _Answer:
 class Session:
     """One client's. Safe among the threads that serve its requests."""
 
-    def __init__(self, session_id: str, caller: str, forgotten: int = 0) -> None:
-        """`forgotten`: up to that number, what was answered to a session of that id that was given up."""
+    def __init__(
+        self, session_id: str, caller: str, forgotten: int = 0, is_full: Callable[[int], bool] = lambda kept: False
+    ) -> None:
+        """`forgotten`: up to that number, what was answered to a session of that id that was given up. `is_full`: whether one
+        that keeps so many bytes of answers keeps too many."""
         self.id, self.caller = session_id, caller
+        self._is_full = is_full
+        self.answer_bytes = 0
         self._mutex = threading.Lock()
         self._answered = threading.Condition(self._mutex)
         self._handles: dict[int, Handle] = {}
@@ -94,8 +103,12 @@ class Session:
         """The highest number of a request so far."""
         return max(self._highest, self._forgotten)
 
-    def once(self, number: int, done: int, act: Callable[[], Any], instead: Callable[[], Any] | None = None) -> Any:
-        """What `act` gives or raises, done once however often this number comes; `done`: below it all answers have come.
+    def once(
+        self, number: int, done: int, act: Callable[[], Any], instead: Callable[[], Any] | None = None,
+        waiting: Collection[int] | None = None,
+    ) -> Any:  # fmt: skip
+        """What `act` gives or raises, done once however often this number comes; `done`: below it all answers have come, and
+        of those between it and this number all but `waiting`, where that is known.
 
         `instead` is for a request that comes again to who may not know that it was done: a broker that was started anew, or
         a session that was given up meanwhile.
@@ -104,7 +117,9 @@ class Session:
             if done > self._done:
                 self._done = done
                 for old in [each for each in self._answers if each < done]:
-                    del self._answers[old]
+                    self.answer_bytes -= self._answers.pop(old).size
+            if waiting is not None and self.answer_bytes >= _SHARE_BYTES:
+                self._let_go_locked(number, waiting)
             if number < self._done:
                 raise InvalidArgument(f"request {number} was answered before")
             if number > self._highest:
@@ -113,6 +128,8 @@ class Session:
             if answer is not None:
                 while not answer.there:
                     self._answered.wait()
+                if answer.got:
+                    raise InvalidArgument(f"request {number} was answered before")
                 if answer.error is not None:
                     raise answer.error
                 return answer.value
@@ -121,9 +138,15 @@ class Session:
                     f"the broker keeps {_MOST_ANSWERS:,} answers for this client, which waits for an earlier one; try again later",
                     retry_after=1.0,
                 )
+            if self._is_full(self.answer_bytes):
+                raise TooManyRequests(
+                    f"the broker keeps {self.answer_bytes:,} bytes of answers for this client, which waits for an earlier one; try again later",
+                    retry_after=1.0,
+                )
             answer = self._answers[number] = _Answer()
         try:
             answer.value = (instead or act)()
+            answer.size = size_of(answer.value)
             return answer.value
         except BaseException as error:
             answer.error = error
@@ -131,7 +154,15 @@ class Session:
         finally:
             with self._mutex:
                 answer.there = True
+                self.answer_bytes += answer.size
                 self._answered.notify_all()
+
+    def _let_go_locked(self, number: int, waiting: Collection[int]) -> None:
+        """Keeps of answers that have come that there was one, so that nothing is done twice."""
+        for each, answer in self._answers.items():
+            if each < number and answer.size and each not in waiting:
+                self.answer_bytes -= answer.size
+                answer.value, answer.size, answer.got = None, 0, True
 
     def handle(self, number: int, kind: type[Made], make: Callable[[], Made]) -> Made:
         """The handle of that number, made at its first use."""
@@ -223,7 +254,9 @@ class Sessions:
                     raise TooManyRequests(
                         f"the broker has {self._most} clients, as many as it takes; try again later", retry_after=5.0
                     )
-                found = self._sessions[session_id] = Session(session_id, caller, self._given_up.pop(session_id, 0))
+                found = self._sessions[session_id] = Session(
+                    session_id, caller, self._given_up.pop(session_id, 0), self._is_full
+                )
             if found.caller != caller:
                 raise Forbidden("this session is another caller's")
             found.seen()  # so that it is not given up between here and its use
@@ -233,11 +266,24 @@ class Sessions:
         self, session: Session, about: Mapping[str, Any], act: Callable[[], Any],
         instead: Callable[[], Any] | None = None,
     ) -> Any:  # fmt: skip
-        """`Session.once` of a request that says `id`, `done`, `broker` and `again` of itself. `instead` is done when it may have
+        """`Session.once` of a request that says `id`, `done`, `waiting`, `broker` and `again` of itself. `instead` is done when it may have
         been done by who is not there any more to ask; None: then it is done again."""
         number, done = whole(about.get("id"), "id"), whole(about.get("done", 0), "done")
         doubtful = about.get("again") and (about.get("broker") != self.broker or number <= session.forgotten)
-        return session.once(number, done, act, instead if doubtful else None)
+        waiting = about.get("waiting")
+        if waiting is not None and not isinstance(waiting, list):
+            raise InvalidArgument("waiting is a list of the numbers whose answers have not come")
+        return session.once(number, done, act, instead if doubtful else None, waiting)
+
+    def _is_full(self, kept: int) -> bool:
+        """Without the mutex, as it is asked for each request: a sum that is a little off does no harm."""
+        if kept < _SHARE_BYTES:
+            return False
+        sessions = list(self._sessions.values())
+        return (
+            kept * len(sessions) > _MOST_ANSWER_BYTES / 2
+            and sum(each.answer_bytes for each in sessions) > _MOST_ANSWER_BYTES
+        )
 
     def end(self, session_id: str) -> None:
         """A client has said that it is gone."""

@@ -33,7 +33,7 @@ _BINARY = {"type": "string", "format": "binary"}
 @table.operation(
     "POST", "/api/topics/{topic}/objects", "push",
     "Keeps the body in the store, once however often it comes, and pushes a record that refers to it. It may be as large as "
-    "`max_request_bytes` says, and takes no memory. The object goes with its last record.",
+    "`max_object_bytes` says, and takes no memory. The object goes with its last record.",
     parameters=[
         TOPIC, query("value", "The record's value, such as a file's name; of a topic with a schema a JSON object of its columns."),
         query("key", "The record's key."),
@@ -50,7 +50,7 @@ async def push_object(request: Request) -> Json:
     file = await request.run(_unnamed, store.path)
     try:
         size = 0
-        async for piece in request.pieces():
+        async for piece in request.pieces(request.parts.settings.max_object_bytes):
             size += len(piece)
             await request.run(_write, file, piece)
         if not length.isdecimal():

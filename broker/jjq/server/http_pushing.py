@@ -35,14 +35,13 @@ from jjq.server.http_records import (
     headers_for,
     plain_bytes,
     position_json,
-    size_of,
     timestamp_for,
     value_for,
 )
 from jjq.server.http_requests import Parts, Request
 from jjq.server.settings import ServerSettings
 from jjq.topic import Topic
-from jjq.values import shown
+from jjq.values import shown, size_of
 
 table = Table("Records")
 Result = TypeVar("Result")

@@ -21,12 +21,13 @@ from jjq.server.feeds import positions_text
 from jjq.server.http_errors import RequestError
 from jjq.server.http_operations import ARROW, BYTES, EVENTS, JSON, Table, header, path, query
 from jjq.server.http_pushing import TOPIC
-from jjq.server.http_records import RECORD, RecordEncoding, record_json, size_of, start_of
+from jjq.server.http_records import RECORD, RecordEncoding, record_json, start_of
 from jjq.server.http_requests import Request
 from jjq.server.sse import Stream, TopicSource
 from jjq.server.waiting import look_until
 from jjq.skipping import ON_DATA_LOSS
 from jjq.topic import Topic
+from jjq.values import size_of
 
 table = Table("Records")
 

@@ -79,17 +79,6 @@ def position_json(position: Position) -> dict[str, Any]:
     return {"partition": position.partition, "offset": position.offset, "timestamp": instant(position.timestamp)}
 
 
-def size_of(value: Any) -> int:
-    """About how many bytes a value or a record has, for limits on what goes into one answer."""
-    if isinstance(value, (bytes, str)):
-        return len(value)
-    if isinstance(value, dict):
-        return sum(map(size_of, value.values()))
-    if isinstance(value, (list, tuple)):
-        return sum(map(size_of, value))
-    return 8
-
-
 # --- what is pushed ------------------------------------------------------------------------------------------------------
 
 

@@ -13,10 +13,11 @@ from jjq.model import Record
 from jjq.server.http_errors import RequestError
 from jjq.server.http_operations import JSON, NAME, TOPIC_NAME, Table, named, path, query
 from jjq.server.http_reading import LONGEST_WAIT_S, TIMEOUT
-from jjq.server.http_records import RECORD, START, instant, record_json, size_of, start_in
+from jjq.server.http_records import RECORD, START, instant, record_json, start_in
 from jjq.server.http_requests import Json, Request
 from jjq.server.waiting import look_until
 from jjq.subscriber import Subscriber
+from jjq.values import size_of
 
 table = Table("Subscribers")
 

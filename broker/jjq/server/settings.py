@@ -61,6 +61,7 @@ class ServerSettings:
         64 << 20, "a larger request is refused: the body of one by HTTP, a message by Flight"
     )
     max_record_bytes: int = setting(16 << 20, "a larger record is refused, also where its topic would take it")
+    max_object_bytes: int = setting(4 << 30, "a larger big object is refused, on both ports")
     max_connections: int = setting(2000, "more connections by HTTP at a time are refused, and more clients by Flight")
     max_subscriptions: int = setting(2000, "more clients that are sent what comes are refused, on both ports together")
     buffer_bytes: int = setting(
@@ -80,7 +81,7 @@ class ServerSettings:
     def __post_init__(self) -> None:
         for each in ("flight_port", "http_port"):
             whole(getattr(self, each), each, 0, 65535)
-        for each in ("max_request_bytes", "max_record_bytes", "buffer_bytes"):
+        for each in ("max_request_bytes", "max_record_bytes", "max_object_bytes", "buffer_bytes"):
             whole(getattr(self, each), each, 1024, 1 << 40)
         whole(self.hot_bytes, "hot_bytes")
         whole(self.events_segment_bytes, "events_segment_bytes", 4096, 1 << 40)

@@ -74,7 +74,7 @@ def test_a_topic_with_a_schema_takes_columns_beside_an_object(front: Front) -> N
 
 
 def test_what_is_no_object_and_what_is_too_large_are_refused(serve: Fronting) -> None:
-    front = serve(max_request_bytes=1024)
+    front = serve(max_object_bytes=1024)
     topic = front.store.create_topic("t")
     topic.push(b"x")
     assert front.code("GET", "/api/topics/t/partitions/0/records/0/object") == (400, "invalid_argument")

@@ -59,7 +59,7 @@ class Stage:
         self._writers: dict[tuple[str, int], _PartitionStage] = {}
         self._done: list[StagedFile] = []
         self._finished = False
-        self._topics: set[str] = set()
+        self._topics: dict[str, Topic] = {}  # by id; this stage's own, as who refreshes a handle changes its schema
 
     def __enter__(self) -> Stage:
         return self
@@ -86,14 +86,20 @@ class Stage:
         if isinstance(topic, str) or not hasattr(topic, "catch_up"):
             name: Any = topic  # or what is none, and refused
             topic = self._store.topic(name)
-        elif topic.id not in self._topics:
-            topic.catch_up()
-        self._topics.add(topic.id)
-        prepared = prepare(topic, data, key=key, keys=keys, headers=headers, timestamps=timestamps)
-        for index, batch in split(topic, prepared, partition, self._default % topic.partitions):
-            stage = self._writers.get((topic.id, index))
+        own = self._topics.get(topic.id)
+        if own is None:
+            own = self._topics[topic.id] = self._store._topic(self._store.facts(topic.id).row())
+        table = to_table(data)  # once, as a reader cannot be read again
+        prepared = own.retry_schema(
+            lambda: prepare(own, table, key=key, keys=keys, headers=headers, timestamps=timestamps)
+        )
+        for index, batch in split(own, prepared, partition, self._default % own.partitions):
+            stage = self._writers.get((own.id, index))
+            if stage is not None and stage.schema_version != own.schema_version:
+                self._done.extend(stage.finish())  # columns were added meanwhile, and a file has one schema
+                stage = None
             if stage is None:
-                stage = self._writers[topic.id, index] = _PartitionStage(topic, index, self._owner)
+                stage = self._writers[own.id, index] = _PartitionStage(own, index, self._owner)
             self._done.extend(stage.add(batch))
 
     def finish(self) -> list[StagedFile]:
@@ -124,7 +130,7 @@ class _PartitionStage:
         self.topic, self.partition = topic, partition
         self.directory = topic.directory(partition)
         self._owner = owner
-        self._schema = physical(topic.schema)
+        self.schema_version, self._schema = topic.schema_version, physical(topic.schema)
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
         self._writer: SealedWriter | None = None
@@ -162,7 +168,7 @@ class _PartitionStage:
         assert writer is not None
         with files.translated("stage records in", self.directory):
             writer.finish()
-        return writer.staged(self.topic.id, self.topic.name, self.partition, self.topic.schema_version)
+        return writer.staged(self.topic.id, self.topic.name, self.partition, self.schema_version)
 
     def finish(self) -> list[StagedFile]:
         done = self._flush()

@@ -117,6 +117,27 @@ def test_a_stage_left_on_an_error_leaves_nothing(store: jjq.Store, directory: Pa
     assert [path.name for path in (directory / "topics" / topic.id / "0").iterdir() if path.name != "lock"] == []
 
 
+@pytest.mark.parametrize("rows", [2, 100_000], ids=["few rows", "many rows"])  # many are written before the end
+def test_columns_may_be_added_while_rows_are_staged(store: jjq.Store, rows: int) -> None:
+    before = store.create_topic("t", schema=pa.schema([("a", pa.int64())]))
+    ones, twos, text = pa.repeat(1, rows), pa.repeat(2, rows), pa.repeat("x" * 50, rows)
+    with store.stage() as stage:
+        stage.write(before, pa.table({"a": ones}))
+        store.alter_topic("t", add_columns=pa.schema([("b", pa.string())]))
+        stage.write(before, pa.table({"a": twos, "b": text}))
+        before.refresh()
+        stage.write("t", pa.table({"a": ones}))
+        files = stage.finish()
+    assert store.commit(files).rows == 3 * rows
+    found = store.topic("t").read().read_all()
+    assert found["a"].combine_chunks().equals(pa.concat_arrays([ones, twos, ones]))
+    assert (
+        found["b"]
+        .combine_chunks()
+        .equals(pa.concat_arrays([pa.nulls(rows, pa.string()), text, pa.nulls(rows, pa.string())]))
+    )
+
+
 def test_a_staged_file_that_is_gone_or_changed_commits_nothing(store: jjq.Store, directory: Path) -> None:
     topic = store.create_topic("t")
     with store.stage() as stage:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from jjq.errors import (
@@ -37,6 +38,8 @@ class Follower:
         self._alone = choice.pattern is None and len(choice.names) == 1
         self._subscribers: dict[str, Subscriber] = {}  # by topic id
         self._at: dict[str, TopicPositions] = {}
+        self._sought: dict[str, dict[int, int]] = {}  # by topic id: where they were moved last
+        self._moved: set[str] = set()
         self._busy: set[str] = set()
         self._nameless: set[str] = set()
 
@@ -71,21 +74,34 @@ class Follower:
         topic = find_topic(open_store(self._path), name)
         if topic is None or topic.id != positions.id:
             return
+        offsets = [each for each in topic.offsets() if each.partition in positions.partitions]
         # Retention may have passed a query that waits, and a store that was put back may end before it.
-        start = {
-            each.partition: min(max(positions.partitions[each.partition].offset, each.start), each.end)
-            for each in topic.offsets()
-            if each.partition in positions.partitions
-        }
+        start = {p.partition: min(max(positions.partitions[p.partition].offset, p.start), p.end) for p in offsets}
         known = self._subscribers.get(topic.id)
         if known is not None:
             try:
+                self._look_for_others(known, {p.partition: p.start for p in offsets})
                 known.seek(start)
+                self._sought[topic.id] = start
                 return
             except SubscriberNotFound:  # deleted meanwhile; it is made again
                 pass
         made = self._subscribers[topic.id] = self._make(topic, start)
         made.seek(start)
+        self._sought[topic.id] = start
+
+    def _look_for_others(self, subscriber: Subscriber, earliest: Mapping[int, int]) -> None:
+        """Two queries with one subscriber would each undo what the other has done. (Emptying moves it, too, to what is the
+        earliest then.)"""
+        now, name = subscriber.positions(), subscriber.name
+        sought = self._sought.get(subscriber.topic.id, {})
+        if name not in self._moved and any(now.get(p, at) not in (at, earliest.get(p)) for p, at in sought.items()):
+            self._moved.add(name)
+            log.warning(
+                "somebody else has moved subscriber %r, maybe another query that names it, too, so it says of neither how far "
+                "it is; give each query a subscriber of its own",
+                name,
+            )
 
     def _make(self, topic: Topic, start: dict[int, int]) -> Subscriber:
         name = self.name_for(topic.name)

@@ -4,12 +4,16 @@ Written as `{"v":1,"topics":{"flights":{"id":"6f…","0":[1200,0],"1":[990,0]}}}
 lineage it was seen in. Spark compares offsets as JSON text, so the same position must always give the same text: topics
 are sorted by name, partitions by number. A partition that is gone stays in, or it would be read again from 0 on return;
 a topic that was deleted, and passed over once, has `"gone":true`, so that it is not reported again.
+
+The end of a micro-batch may have `"since":{…}` beside the topics: where it begins in what the offsets before it do not
+have. Of the first micro-batch that is all. Spark keeps no offsets from before it, and asks for them anew where it is done
+again after a restart; by then "latest", "an hour ago" and "earliest" are elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from jjq.errors import InvalidArgument
@@ -39,23 +43,15 @@ class TopicPositions:
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """A stream's position in all its topics, by name."""
+    """A stream's position in all its topics, by name. `since` is no part of it: see above."""
 
     topics: Mapping[str, TopicPositions]
+    since: Mapping[str, TopicPositions] = field(default_factory=dict, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """What Spark gets; `json.dumps` of it is the same text for the same positions, whatever order they came in."""
-        return {
-            "v": VERSION,
-            "topics": {
-                name: {
-                    "id": topic.id,
-                    **({"gone": True} if topic.gone else {}),
-                    **{str(p): [at.offset, at.lineage] for p, at in sorted(topic.partitions.items())},
-                }
-                for name, topic in sorted(self.topics.items())
-            },
-        }
+        since = {"since": _to_json(self.since)} if self.since else {}
+        return {"v": VERSION, "topics": _to_json(self.topics), **since}
 
     @classmethod
     def from_json(cls, value: object) -> Offsets:
@@ -71,9 +67,24 @@ class Offsets:
         if type(version) is not int or version != VERSION:
             raise InvalidArgument(_strange(value))
         try:
-            return cls({name: _topic(inside) for name, inside in value["topics"].items()})
+            return cls(_topics(value["topics"]), _topics(value.get("since", {})))
         except (KeyError, TypeError, ValueError, AttributeError):
             raise InvalidArgument(_strange(value)) from None
+
+
+def _to_json(topics: Mapping[str, TopicPositions]) -> dict[str, Any]:
+    return {
+        name: {
+            "id": topic.id,
+            **({"gone": True} if topic.gone else {}),
+            **{str(p): [at.offset, at.lineage] for p, at in sorted(topic.partitions.items())},
+        }
+        for name, topic in sorted(topics.items())
+    }
+
+
+def _topics(value: Any) -> dict[str, TopicPositions]:
+    return {name: _topic(inside) for name, inside in value.items()}
 
 
 def _topic(inside: Mapping[str, Any]) -> TopicPositions:

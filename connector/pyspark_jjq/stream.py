@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from jjq.errors import InvalidArgument, TopicDeleted
+from jjq.errors import InvalidArgument, JjqError, TopicDeleted
 from pyspark_jjq import limits, ranges
 from pyspark_jjq.edges import LATEST, Bound
 from pyspark_jjq.following import Follower
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from jjq.model import PartitionOffsets, Slice
     from pyspark_jjq.rows import Rows
 
+NOWHERE = Offsets({})
+
 # How far a backlog is looked at first where bytes count, and four times as far each time that is not enough.
 FIRST_STEP_ROWS = 4096
 
@@ -47,17 +49,34 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._fitting = {topic.id for topic in topics}
         self._follower: Follower | None = None
         self._initial: Offsets | None = None
+        self._refusal: JjqError | None = None  # why there is no initial offset
         self._seen: Offsets | None = None  # the ends as of the last look
         self._target: Offsets | None = None  # where an AvailableNow query ends
         self._idle = Idle(options.path)
 
     # --- where the stream stands
 
-    @telling()
     def initialOffset(self) -> dict[str, object]:
+        """Where a query begins that has no checkpoint.
+
+        Spark also asks when it does the first micro-batch again after a restart. Then the answer means nothing (see offsets),
+        and that there may be none now, as no record is late enough any more, must not be in the way: so that is said when
+        the answer is used.
+        """
         if self._initial is None:  # Spark asks twice, and "latest" must not move in between
-            self._initial = patiently(lambda: self._resolve(self.options.starting or LATEST, end=False))
+            try:
+                self._initial = patiently(lambda: self._resolve(self.options.starting or LATEST, end=False))
+            except JjqError as error:
+                self._refusal = error
+                return NOWHERE.to_json()
         return self._initial.to_json()
+
+    def _known(self, start: dict[str, object]) -> Offsets:
+        """The offsets that Spark has, from its checkpoint or from `initialOffset`; raises what that had to say."""
+        at = Offsets.from_json(start)
+        if self._refusal is not None and at == NOWHERE:
+            raise self._refusal
+        return at
 
     @telling()
     def prepareForTriggerAvailableNow(self) -> None:
@@ -84,7 +103,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._idle.rest()
         began = time.monotonic()
         self._idle.listen()
-        at = Offsets.from_json(start)
+        at = self._known(start)
+        self._check_choice(at)
         # What lies before is done, the last micro-batch too, which Spark does not tell until the next one is planned.
         self._follow(at)
         end = patiently(lambda: self._advance(at, limit))
@@ -105,6 +125,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_rows(views)
         self._seen = Offsets({name: ranges.positions(view, end=True) for name, view in views.items()})
         gone = self._gone(start, views)
+        since: dict[str, TopicPositions] = {}
         reached: dict[str, dict[int, Position]] = {}
         waiting: dict[limits.Partition, int] = {}
         bases: dict[limits.Partition, Position] = {}
@@ -113,6 +134,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 gone |= self._replaced(start, view)
                 continue
             begin = reached[name] = self._begin(start, view)
+            if (new := self._new(start, view, begin)).partitions:
+                since[name] = new
             for p, each in view.offsets.items():
                 at = begin[p] = self._still_there(view, each, begin[p])
                 last = self._last(view, each)
@@ -133,7 +156,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 reached[name][p] = Position(bases[name, p].offset + rows, bases[name, p].lineage)
         # What is not there now stays in: without it, it would be read again from the start when it comes back.
         now = {name: TopicPositions(views[name].id, at) for name, at in reached.items()}
-        return Offsets({**start.topics, **gone, **now})
+        return Offsets({**start.topics, **gone, **now}, since)
+
+    def _check_choice(self, at: Offsets) -> None:
+        """That a checkpoint has at least one of the topics that are read: sources of a query that have changed places would
+        each begin anew, unseen."""
+        if not at.topics or any(self.options.choice.wants(name) for name in at.topics):
+            return
+        names = sorted(at.topics)
+        self.policy.lost(
+            f"the checkpoint is of {', '.join(names[:5])}{' and others' if len(names) > 5 else ''}, and this source reads "
+            f"{self.options.choice}: what was left to read of those is not read. Use one checkpoint a query, and leave its "
+            "sources in their order",
+            checkpoint=tuple(names),
+        )
 
     def _check_rows(self, views: Mapping[str, TopicView]) -> None:
         """Topics that came, or were made again, since the query began must have its rows."""
@@ -173,7 +209,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {view.name: replace(known, gone=True)}
 
     def _begin(self, start: Offsets, view: TopicView) -> dict[int, Position]:
-        """Where the next micro-batch begins in each partition: the earliest, where nothing was read before."""
+        """Where the next micro-batch begins in each partition: the earliest, where nothing was read before.
+
+        A partition that was added began at 0: what is gone of it was not read. One that is assigned now was there before.
+        """
         earliest = ranges.positions(view, end=False).partitions
         known = start.topics.get(view.name)
         if known is None:
@@ -182,7 +221,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not known.gone:
                 self._recreated(view.name, known.id, view.id)
             return dict(earliest)
-        return {**earliest, **known.partitions}
+        added = earliest if self.options.choice.assigned else dict.fromkeys(earliest, Position(0, 0))
+        return {**added, **known.partitions}
+
+    def _new(self, start: Offsets, view: TopicView, begin: Mapping[int, Position]) -> TopicPositions:
+        """Of where the next micro-batch begins what the checkpoint does not have."""
+        known = start.topics.get(view.name)
+        had = {} if known is None or known.id != view.id or start == self._initial else known.partitions
+        return TopicPositions(view.id, {p: begin[p] for p in view.offsets if p not in had})
 
     def _still_there(self, view: TopicView, now: PartitionOffsets, at: Position) -> Position:
         """`at`, or where it goes on after the end of the partition was moved back."""
@@ -268,13 +314,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
         if start == end:  # Spark asks so at a restart
             return []
-        begin, until = Offsets.from_json(start), Offsets.from_json(end)
+        until = Offsets.from_json(end)
+        begin = Offsets.from_json(start) if until.since else self._known(start)
+        self._check_choice(until)
         return patiently(lambda: self._plan(begin, until))
 
     def _plan(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         """What lies between, of whatever topics and partitions that is: a micro-batch that is tried again after a restart
         has the same rows even if the options choose others now."""
-        changed = {name: last for name, last in end.topics.items() if start.topics.get(name) != last and not last.gone}
+        changed = {
+            name: last
+            for name, last in end.topics.items()
+            if (name in end.since or start.topics.get(name) != last) and not last.gone
+        }
         views = look_at(self.options.path, list(changed))
         slices: list[list[Slice]] = []
         for name, last in changed.items():
@@ -287,8 +339,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             first = start.topics.get(name)
             begin = first.partitions if first is not None and first.id == last.id else {}
+            begin = {**begin, **(end.since[name].partitions if name in end.since else {})}
             earliest = ranges.positions(view, end=False).partitions
-            # A partition that was added to a topic began at 0: what is gone of it was not read.
+            # Ends that earlier versions wrote do not say where partitions began that the start does not have.
             between = {
                 p: (begin.get(p, Position(0, 0) if begin else earliest[p]), at)
                 for p, at in sorted(last.partitions.items())

@@ -11,7 +11,8 @@ from pyspark_jjq.offsets import Offsets, Position, TopicPositions
 
 positions = st.builds(Position, st.integers(0, 2**63 - 1), st.integers(0, 5))
 topics = st.builds(TopicPositions, st.text(max_size=32), st.dictionaries(st.integers(0, 200), positions, max_size=12))
-offsets = st.builds(Offsets, st.dictionaries(st.text(min_size=1, max_size=8), topics, max_size=4))
+by_name = st.dictionaries(st.text(min_size=1, max_size=8), topics, max_size=4)
+offsets = st.builds(Offsets, by_name, by_name)
 
 
 def test_version_1_is_written_like_this() -> None:
@@ -20,19 +21,32 @@ def test_version_1_is_written_like_this() -> None:
     assert json.dumps(at.to_json()) == '{"v": 1, "topics": {"flights": {"id": "6f", "0": [1200, 0], "1": [990, 1]}}}'
 
 
+def test_the_beginning_of_a_micro_batch_stands_beside_its_end_and_is_no_part_of_the_position() -> None:
+    topics, since = ({"flights": TopicPositions("6f", {0: Position(offset, 0)})} for offset in (1200, 800))
+    at = Offsets(topics, since)
+    inside = '"id": "6f", "0": '
+    assert json.dumps(at.to_json()) == (
+        f'{{"v": 1, "topics": {{"flights": {{{inside}[1200, 0]}}}}, "since": {{"flights": {{{inside}[800, 0]}}}}}}'
+    )
+    assert at == Offsets(topics)
+
+
 @given(offsets)
 def test_reading_gives_back_what_was_written(at: Offsets) -> None:
-    assert Offsets.from_json(json.loads(json.dumps(at.to_json()))) == at
+    read = Offsets.from_json(json.loads(json.dumps(at.to_json())))
+    assert (read, read.since) == (at, at.since)
 
 
 @given(offsets)
 def test_the_same_position_is_the_same_text_whatever_order_it_came_in(at: Offsets) -> None:
-    shuffled = Offsets(
+    topics, since = (
         {
             name: TopicPositions(topic.id, dict(reversed(topic.partitions.items())))
-            for name, topic in reversed(at.topics.items())
+            for name, topic in reversed(each.items())
         }
+        for each in (at.topics, at.since)
     )
+    shuffled = Offsets(topics, since)
     text = json.dumps(at.to_json())
     assert json.dumps(shuffled.to_json()) == text
     assert json.dumps(Offsets.from_json(json.loads(text)).to_json()) == text
@@ -63,6 +77,8 @@ def test_a_later_version_is_refused_and_says_to_upgrade() -> None:
         {"v": 1, "topics": {"t": {"id": "x", "0": ["1", 0]}}},
         {"v": 1, "topics": {"t": {"id": "x", "zero": [1, 0]}}},
         {"v": 1, "topics": []},
+        {"v": 1, "topics": {}, "since": [1]},
+        {"v": 1, "topics": {}, "since": {"t": {"0": [1, 0]}}},
         [1],
         "earliest",
     ],

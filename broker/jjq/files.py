@@ -133,6 +133,11 @@ def ring(path: Path) -> None:
             close(fd)
 
 
+def set_size(fd: int, length: int) -> None:
+    """Cuts a file, or lets it grow by zeros: which takes no room, so that it is possible on a full disk."""
+    os.ftruncate(fd, length)
+
+
 def datasync(fd: int) -> None:
     """Returns when the file's bytes and length are on disk. Never retried: after a failure the pages count as clean."""
     _datasync(fd)

@@ -24,7 +24,7 @@ from jjq.catalog.sqlite import SqliteDriver
 KINDS = {
     "create": "create", "open_rw": "open", "open_ro": "open", "open_lock": "open", "close": "close",
     "pwrite": "write", "pwrite_all": "write", "datasync": "sync", "sync_dir": "sync_dir", "make_dirs": "make_dirs",
-    "replace": "replace", "unlink": "unlink", "remove_dir": "remove_dir", "pread": "read",
+    "replace": "replace", "unlink": "unlink", "remove_dir": "remove_dir", "pread": "read", "set_size": "set_size",
 }  # fmt: skip
 PLAIN = {
     "size", "is_named", "read", "ring", "write_small", "move", "lock", "lock_in_turn", "unlock", "translated", "translate", "reading",
@@ -32,7 +32,19 @@ PLAIN = {
 }  # fmt: skip
 # The steps of a catalog transaction: failing at `begin` or `commit` undoes it, at `committed` it is done but not known.
 CATALOG = ("begin", "commit", "committed")
-CHANGES = ("create", "open", "write", "sync", "sync_dir", "make_dirs", "replace", "unlink", "remove_dir", *CATALOG)
+CHANGES = (
+    "create",
+    "open",
+    "write",
+    "sync",
+    "sync_dir",
+    "make_dirs",
+    "replace",
+    "unlink",
+    "remove_dir",
+    "set_size",
+    *CATALOG,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +166,9 @@ class Disk:
         operation = Operation("read", self._path(fd), position=position)
         data: bytes = self._do(operation, lambda: self._real["pread"](fd, length, position))
         return data
+
+    def _set_size(self, fd: int, length: int) -> None:
+        self._do(Operation("set_size", self._path(fd), position=length), lambda: self._real["set_size"](fd, length))
 
     def _datasync(self, fd: int) -> None:
         self._do(Operation("sync", self._path(fd)), lambda: self._real["datasync"](fd))

@@ -11,6 +11,11 @@ from tests.crash.faults import Dying
 DIED, DONE, FAILED = 9, 0, 1
 
 
+def elsewhere(act: Callable[[], object]) -> None:
+    """Does `act` in a child, which ends after it."""
+    assert not dies(act, 1 << 62)
+
+
 def dies(act: Callable[[], object], number: int, part: float = 0.0) -> bool:
     """Does `act` in a child that dies before (with `part`: half-way through) its `number`-th change of the disk, counted
     from 1. False when it was done before that. `act` opens what it needs itself."""

@@ -1,5 +1,6 @@
 """A sync that fails and loses what it was for: the kernel drops the pages it could not write, and the next sync succeeds."""
 
+import contextlib
 import shutil
 from pathlib import Path
 
@@ -8,8 +9,10 @@ import pytest
 import jjq
 from jjq.errors import DamagedSegment, DataLoss, JjqError, StoreError
 from tests.crash.checks import Partition, State, contents, open_alone, rows_of
-from tests.crash.faults import CHANGES, Counting, Failing, Syncs
+from tests.crash.faults import CHANGES, Counting, Disk, Failing, Operation, Syncs
+from tests.crash.killing import elsewhere
 from tests.crash.scenarios import SCENARIOS, SYNC_MODES, Scenario, make
+from tests.stores import assert_whole
 
 
 def attempt(scenario: Scenario, store: jjq.Store) -> JjqError | None:
@@ -82,3 +85,52 @@ def check_intact(topic: jjq.Topic, partition: int, allowed: list[Partition]) -> 
     except DamagedSegment:
         return
     assert found in allowed
+
+
+class LosingAll(Disk):
+    """Syncs of data fail and lose what they were for, and there is no room for an entry of the index but for `part` of one."""
+
+    def __init__(self, synced: dict[str, int], part: int) -> None:
+        super().__init__()
+        self.synced, self.part = synced, part
+
+    def step(self, operation: Operation) -> None:
+        if operation.kind == "sync" and operation.path.suffix == ".arrows":
+            kept = self.synced[operation.path.name]
+            with operation.path.open("r+b") as file:
+                file.seek(kept)
+                file.write(bytes(operation.path.stat().st_size - kept))
+            raise self.failure(operation)
+
+    def lets_through(self, operation: Operation) -> int:
+        return self.part if operation.path.suffix == ".index" else len(operation.data)
+
+
+@pytest.mark.parametrize("part", [0, 1, 79])
+@pytest.mark.parametrize("sync", ["interval", "none"])
+def test_other_processes_are_told_of_a_failed_sync_though_there_is_no_room_for_it(
+    sync: str, part: int, place: Path
+) -> None:
+    with Syncs() as syncs, open_alone(place / "store") as store:
+        topic = store.create_topic("t", sync=sync, sync_interval_ms=3_600_000)
+        topic.push_many([b"synced"] * 3)
+        store.log(topic.id, 0).sync()
+    with open_alone(place / "store") as store:
+        topic = store.topic("t")
+        topic.push_many([b"lost"] * 5)  # this process has the file open, and has not seen its sync fail
+
+        def fails() -> None:
+            with open_alone(place / "store") as child, LosingAll(syncs.synced, part):
+                log = child.log(topic.id, 0)
+                with pytest.raises(StoreError):
+                    log.sync()
+
+        elsewhere(fails)
+        assert topic.push(b"next").offset == 3
+        store.log(topic.id, 0).sync()
+        for view in (store, place / "store"):
+            with open_alone(view) if isinstance(view, Path) else contextlib.nullcontext(view) as each:
+                assert [row[-1] for row in rows_of(each.topic("t"), 0)[1]] == [*[b"synced"] * 3, b"next"]
+                with pytest.raises(DataLoss):
+                    each.topic("t").plan(0, 3, 8, lineage=0)
+        assert_whole(store)

@@ -20,6 +20,7 @@ from jjq.log.stream import empty_index, stream_paths
 from jjq.model import Segment
 
 LARGE_BYTES = 1 << 20  # the disk begins with so much at once
+_FAILED = b"\0"  # behind the entries of a file whose sync failed; an entry begins with its kind
 _JOIN_BYTES = 64 << 10  # up to here one joined write is cheaper than a vector of parts
 
 
@@ -120,6 +121,9 @@ class ActiveFile:
             self._known = count
         if not self._known:
             raise empty_index(self.index_path)
+        rest = self._index_size % ENTRY_SIZE
+        if rest and not self.closed and files.pread(self._index_fd, 1, count * ENTRY_SIZE) == _FAILED:
+            self.failed = True
 
     def _take(self, entry: Entry) -> None:
         if entry.kind == OPEN:
@@ -241,9 +245,18 @@ class ActiveFile:
         except OSError:
             # The page cache now shows bytes that may never reach the disk. Nobody may add to them or believe them.
             self.failed = True
-            with contextlib.suppress(OSError):
+            try:
                 self._write_close_locked("failed", self.synced_offset)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._mark_failed_locked()
             raise
+
+    def _mark_failed_locked(self) -> None:
+        """Tells the other processes, where there was no room for the closing entry: the index ends in a byte that no entry begins
+        with. What was written of the entry goes."""
+        files.set_size(self._index_fd, self._known * ENTRY_SIZE)
+        files.set_size(self._index_fd, self._known * ENTRY_SIZE + len(_FAILED))
 
     def close_locked(self, reason: str) -> None:
         """Ends the file where its entries end, on disk. It never takes another record.

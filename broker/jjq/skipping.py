@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -25,9 +25,31 @@ def check_on_data_loss(value: object) -> str:
     return str(value)
 
 
+def resolve_past(topic: Topic, position: Any, *, end: bool = False, partitions: Sequence[int]) -> dict[int, int]:
+    """`Topic.resolve`, without the active files that cannot be read, which is logged for the `end`: nobody knows how many
+    records are gone with one."""
+    try:
+        return topic.resolve(position, end=end, partitions=partitions)
+    except DamagedSegment as error:
+        if len(partitions) > 1:
+            each = (resolve_past(topic, position, end=end, partitions=[one]) for one in partitions)
+            return {partition: offset for found in each for partition, offset in found.items()}
+        found = topic.resolve(position, end=end, partitions=partitions, closed=True)
+        if end:
+            _say_from(topic, partitions[0], found[partitions[0]], error)
+        return found
+
+
 def plan_past(topic: Topic, partition: int, start: int, end: int) -> list[Slice]:
     """`Topic.plan` of what is there; what is gone is logged, once a gap."""
-    slices = topic.plan(partition, start, end, skip_lost=True)
+    try:
+        slices = topic.plan(partition, start, end, skip_lost=True)
+    except DamagedSegment as error:  # the active file went since the end was looked up
+        closed = topic.resolve("latest", end=True, partitions=[partition], closed=True)[partition]
+        if closed >= end:
+            raise
+        _say_from(topic, partition, max(start, closed), error)
+        return plan_past(topic, partition, start, closed)
     at = start
     for first, last in [*((each.start, each.end) for each in slices), (end, end)]:
         if first > at:
@@ -74,6 +96,10 @@ def _after(slices: Sequence[Slice], rows: int) -> list[Slice]:
         if each.start + passed < each.end:
             left.append(each.part(each.start + passed, each.end) if passed else each)
     return left
+
+
+def _say_from(topic: Topic, partition: int, start: int, why: DamagedSegment) -> None:
+    _log.warning("skipped offsets %d and up of partition %d of topic %r: %s", start, partition, topic.name, why)
 
 
 def _say(topic: Topic, partition: int, start: int, end: int, why: str) -> None:

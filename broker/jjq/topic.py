@@ -43,7 +43,7 @@ from jjq.schema import (
     longest,
     to_bytes,
 )
-from jjq.skipping import check_on_data_loss, plan_past, read_past
+from jjq.skipping import check_on_data_loss, plan_past, read_past, resolve_past
 from jjq.staging import partition_of
 from jjq.start import At, Edge, Last, Parsed, parse_for
 from jjq.values import MOST, each_of, shown, whole
@@ -318,11 +318,14 @@ class Topic:
         reader = self.reader
         return {partition: reader.seek_time(partition, ts_us) for partition in range(self.partitions)}
 
-    def resolve(self, position: Any, *, end: bool = False, partitions: Sequence[int] | None = None) -> dict[int, int]:
+    def resolve(
+        self, position: Any, *, end: bool = False, partitions: Sequence[int] | None = None, closed: bool = False
+    ) -> dict[int, int]:
         """Offsets by partition for a start (or an `end`, exclusive): see `jjq.start`. Raises OffsetOutOfRange.
 
         A time with no record at or after it means the end. A mapping names some partitions; the others begin at their
-        earliest offset, or end at their latest. With `partitions` only those are looked at.
+        earliest offset, or end at their latest. With `partitions` only those are looked at. `closed`: of closed files alone, for
+        who goes on without an active file that cannot be read; what is behind them means their end.
         """
         if partitions is None:
             self.catch_up()
@@ -330,12 +333,12 @@ class Topic:
         chosen = range(self.partitions) if partitions is None else partitions
         parsed = parse_for(position, self.partitions, "end" if end else "start")
         found = {}
-        for bounds in map(reader.offsets, chosen):
+        for bounds in map(reader.closed_offsets if closed else reader.offsets, chosen):
             one = parsed.get(bounds.partition, Edge.LATEST if end else Edge.EARLIEST)
-            found[bounds.partition] = self._resolve_one(one, bounds)
+            found[bounds.partition] = self._resolve_one(one, bounds, closed)
         return found
 
-    def _resolve_one(self, start: Parsed, bounds: PartitionOffsets) -> int:
+    def _resolve_one(self, start: Parsed, bounds: PartitionOffsets, closed: bool) -> int:
         if start is Edge.EARLIEST:
             return bounds.start
         if start is Edge.LATEST:
@@ -343,9 +346,11 @@ class Topic:
         if isinstance(start, Last):
             return max(bounds.start, bounds.end - start.count)
         if isinstance(start, At):
-            found = self.reader.seek_time(bounds.partition, start.us)
+            found = self.reader.seek_time(bounds.partition, start.us, closed=closed)
             return bounds.end if found is None else found
         assert isinstance(start, int)
+        if start > bounds.end and closed:
+            return bounds.end
         if start > bounds.end:
             raise OffsetOutOfRange(
                 f"offset {start} is beyond the end of partition {bounds.partition} of topic {self.name!r}, which holds "
@@ -373,7 +378,8 @@ class Topic:
         `_partition, _offset, _timestamp, _key`. DuckDB, Polars and pandas take the reader as it is.
 
         Where records in between are gone it raises DataLoss before the first; at damage DamagedSegment, when what lies
-        before was read. With on_data_loss="skip" it goes on behind them, and logs what it skipped (`jjq.topic`).
+        before was read. With on_data_loss="skip" it goes on behind them, and logs what it skipped (`jjq.topic`); of a partition
+        whose active file is missing it reads what lies before.
         """
         user, added, each = self.plan_read(start, end, columns, metadata, partitions, on_data_loss)
         read = functools.partial(self.reader.read, user=user, metadata=added, target_bytes=BATCH_BYTES)
@@ -385,14 +391,16 @@ class Topic:
         metadata: Sequence[str] | None = None, partitions: Sequence[int] | None = None, on_data_loss: str = "error",
     ) -> tuple[pa.Schema, tuple[str, ...], list[Slice]]:  # fmt: skip
         """What `read` would read: columns, metadata, slices."""
-        plan = self.plan if check_on_data_loss(on_data_loss) == "error" else functools.partial(plan_past, self)
+        fails = check_on_data_loss(on_data_loss) == "error"
+        plan = self.plan if fails else functools.partial(plan_past, self)
+        resolve = self.resolve if fails else functools.partial(resolve_past, self)
         self.catch_up()
         user = self.select(columns)
         added = self.check_metadata(_RAW_METADATA if metadata is None and self.schema is None else metadata or ())
         chosen: Sequence[int] = range(self.partitions)
         if partitions is not None:
             chosen = [self.check_partition(p) for p in each_of(partitions, int, "partitions is a list of numbers")]
-        first, last = self.resolve(start, partitions=chosen), self.resolve(end, end=True, partitions=chosen)
+        first, last = resolve(start, partitions=chosen), resolve(end, end=True, partitions=chosen)
         return user, added, [each for p in chosen for each in plan(p, first[p], max(first[p], last[p]))]
 
     def to_pandas(self, start: Any = "earliest", end: Any = "latest", **options: Any) -> Any:

@@ -114,6 +114,30 @@ def test_a_missing_file_is_skipped(directory: Path, reopen: Reopen) -> None:
     assert offsets(topic, on_data_loss="skip") == without(*range(10, 20))
 
 
+@pytest.mark.parametrize("suffix", [".arrows", ".index"])
+@pytest.mark.parametrize("opened", [False, True], ids=["before", "while it is open"])
+def test_without_the_active_file_the_rest_of_the_partition_and_all_others_are_read(
+    opened: bool, suffix: str, directory: Path, reopen: Reopen, caplog: pytest.LogCaptureFixture
+) -> None:  # fmt: skip
+    make(directory)
+    [file] = [each for each in paths(directory, "*.arrows") if b"0 value 25" in each.read_bytes()]
+    if not opened:
+        file.with_suffix(suffix).unlink()
+    topic = reopen(maintenance=False).topic("t")
+    if opened:
+        assert len(offsets(topic)) == 60
+        file.with_suffix(suffix).unlink()
+    with pytest.raises(jjq.DamagedSegment, match=file.stem):
+        topic.read().read_all()
+    assert offsets(topic, on_data_loss="skip") == without(*range(20, 30))
+    assert any("skipped offsets 20 " in each and file.stem in each for each in caplog.messages)
+    for start, end in [(15, 30), (25, 28), ("2020-01-01T00:00:00Z", "latest"), (0, 12)]:
+        wanted = range(start if isinstance(start, int) else 0, end if isinstance(end, int) else 30)
+        found = offsets(topic, start={0: start}, end={0: end}, partitions=[0], on_data_loss="skip")
+        assert found == [(0, offset) for offset in wanted if offset < 20]
+    assert topic.to_pandas(on_data_loss="skip").shape[0] == 50
+
+
 def test_a_subscriber_gets_what_is_whole_of_the_other_partitions_before_the_error(
     directory: Path, reopen: Reopen
 ) -> None:  # fmt: skip

@@ -245,6 +245,20 @@ def test_tail_goes_on_behind_damage_and_says_what_it_skipped(cli: Cli) -> None:
     assert b"skipped offsets 3 to 3 of partition 0 of topic 't'" in done.stderr
 
 
+def test_tail_goes_on_without_an_active_file_that_is_missing(cli: Cli) -> None:
+    cli.run("topic", "create", "t", "--partitions", "2")
+    for n in range(4):
+        cli.run("push", "t", "--partition", str(n % 2), stdin=f"value {n}")
+    [file] = [each for each in paths(cli.store, "*.arrows") if b"value 1" in each.read_bytes()]
+    file.unlink()
+    assert file.stem in cli.run("tail", "t", code=1).stderr
+    for more in ([], ["--start", "earliest"], ["--start", "-1h", "--end", "latest"]):
+        command = ["jjq", "tail", "t", "--on-data-loss", "skip", *more]
+        done = cli.forks.run(command, cli.directory, cli.environment, b"")
+        assert (done.returncode, done.stdout) == (0, b"value 0\nvalue 2\n")
+        assert b"skipped offsets 0 and up of partition 1 of topic 't'" in done.stderr
+
+
 def test_tail_from_a_time_ago_written_as_one_word(flights: Cli) -> None:
     assert flights.lines("tail", "t", "--start", "-1h") == []
     everything = flights.lines("tail", "t", "--start", "-300000h")

@@ -24,7 +24,7 @@ from jjq.cli.exits import OK
 from jjq.cli.records import add_output, writer_for
 from jjq.model import Record
 from jjq.records import to_records
-from jjq.skipping import ON_DATA_LOSS, plan_past, read_past
+from jjq.skipping import ON_DATA_LOSS, plan_past, read_past, resolve_past
 
 _LAST = 10
 _METADATA = ("_partition", "_offset", "_timestamp", "_key", "_headers")
@@ -86,20 +86,24 @@ def _chunks(
 ) -> Iterator[list[Record]]:  # fmt: skip
     """What is there, then, if it is to be followed, what comes."""
     chosen = range(topic.partitions) if arguments.partition is None else [topic.check_partition(arguments.partition)]
-    bounds = {each.partition: each for each in topic.offsets()}
-    ends = topic.resolve("latest" if arguments.end is None else arguments.end, end=True)
+    fails = arguments.on_data_loss == "error"
+    resolve = functools.partial(topic.resolve if fails else functools.partial(resolve_past, topic), partitions=chosen)
+    # Where they end is known only of active files that can be read, and without it nobody could follow them.
+    lineages = {each.partition: each.lineage for each in topic.offsets()} if arguments.follow else {}
+    ends = resolve("latest" if arguments.end is None else arguments.end, end=True)
     count = _LAST if arguments.count is None else arguments.count
-    starts = topic.resolve(arguments.start) if arguments.start is not None else None
+    earliest = resolve("earliest")
+    starts = resolve(arguments.start) if arguments.start is not None else None
     streams = []
     for partition in chosen:
         end = ends[partition]
-        first = max(bounds[partition].start, end - count) if starts is None else starts[partition]
+        first = max(earliest[partition], end - count) if starts is None else starts[partition]
         streams.append(_read(store, topic, columns, partition, first, max(first, end), arguments.on_data_loss))
     # Each partition keeps its order; among them the earlier record is first.
     merged = heapq.merge(*streams, key=lambda record: (record.timestamp, record.partition, record.offset))
     yield from _in_chunks(merged if starts is not None else deque(merged, maxlen=count))
     if arguments.follow:
-        places = {partition: (ends[partition], bounds[partition].lineage) for partition in chosen}
+        places = {partition: (ends[partition], lineages[partition]) for partition in chosen}
         yield from store.follow(topic, places, columns, new_partitions=arguments.partition is None)
 
 

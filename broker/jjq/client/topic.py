@@ -84,9 +84,12 @@ class RemoteTopic(Topic):
         whole(ts_us, "a timestamp in microseconds", -MOST)
         return dict(self._ask("offset_for_timestamp", ts_us=ts_us))
 
-    def resolve(self, position: Any, *, end: bool = False, partitions: Sequence[int] | None = None) -> dict[int, int]:
+    def resolve(
+        self, position: Any, *, end: bool = False, partitions: Sequence[int] | None = None, closed: bool = False
+    ) -> dict[int, int]:
         chosen = None if partitions is None else list(partitions)
-        return dict(self._ask("resolve", position=wire.pack_start(position), end=end, partitions=chosen))
+        more = {"closed": True} if closed else {}  # which earlier brokers do not know
+        return dict(self._ask("resolve", position=wire.pack_start(position), end=end, partitions=chosen, **more))
 
     def _ask(self, name: str, **args: Any) -> Any:
         return self._store.connection.ask(name, topic_id=self.id, **args)

@@ -67,6 +67,11 @@ class LogReader:
         row, end, _ = self._ends(partition)
         return PartitionOffsets(partition, row.start_offset, end, row.lineage)
 
+    def closed_offsets(self, partition: int) -> PartitionOffsets:
+        """What of them is in closed files: all that is known where the active one cannot be read."""
+        row = self._catalog.partition(self.topic_id, partition)
+        return PartitionOffsets(partition, row.start_offset, row.end_offset, row.lineage)
+
     def glance(self, row: PartitionState, partition: int) -> PartitionOffsets:
         """What `offsets` says, for who looks at many partitions: from the catalog's row as it was a moment ago, and no file
         stays open."""
@@ -147,12 +152,12 @@ class LogReader:
 
     # --- time --------------------------------------------------------------------------------------------------------
 
-    def seek_time(self, partition: int, ts: int) -> int | None:
-        """The first offset with a timestamp of at least `ts` microseconds, None if there is none yet.
+    def seek_time(self, partition: int, ts: int, *, closed: bool = False) -> int | None:
+        """The first offset with a timestamp of at least `ts` microseconds, None if there is none yet. `closed`: in closed files.
 
         Files are found by the highest timestamp so far, which only grows; timestamps themselves may go back.
         """
-        row, end, _ = self._ends(partition)
+        row, end, _ = (None, 0, False) if closed else self._ends(partition)
         segment = self._catalog.first_segment_reaching(self.topic_id, partition, ts)
         if segment is not None and segment.max_ts < ts:
             # Retention took the file that reached it; the first of those left that has it itself is the answer.
@@ -170,7 +175,7 @@ class LogReader:
                 if again is not None and again.uuid == segment.uuid:
                     raise self._lacks(partition, segment, segment.base, segment.end) from None
                 segment = again
-        if row.active is None or end <= row.end_offset:
+        if row is None or row.active is None or end <= row.end_offset:
             return None
         with self.live.reader(row) as reader:
             return reader.seek_time(ts)

@@ -310,14 +310,14 @@ def all_offsets(call: Call, names: Sequence[str] | None = None) -> list[Any]:
 
 @action
 def resolve(
-    call: Call, topic_id: Any, position: Any, end: bool = False, partitions: Sequence[int] | None = None
-) -> list[Any]:
-    """Offsets by partition for a start, or an end."""
+    call: Call, topic_id: Any, position: Any, end: bool = False, partitions: Sequence[int] | None = None, closed: bool = False
+) -> list[Any]:  # fmt: skip
+    """Offsets by partition for a start, or an end; `closed`: of closed files alone."""
     topic = call.topic("topic.describe", topic_id)
     if partitions is not None:
         for each in listed(partitions, "partitions"):
             topic.check_partition(each)
-    return list(topic.resolve(position, end=bool(end), partitions=partitions).items())
+    return list(topic.resolve(position, end=bool(end), partitions=partitions, closed=bool(closed)).items())
 
 
 @action

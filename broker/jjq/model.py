@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from jjq.errors import InvalidArgument, InvalidName
 from jjq.values import unique
@@ -233,6 +233,30 @@ class Slice:
         return Slice(
             self.topic_id, self.topic, self.partition, start, end, self.lineage, size, self.segment, self.planned_on
         )
+
+
+class Ranged(Protocol):
+    """Records `[start, end)` of one partition, of which `part` is some."""
+
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    def part(self, start: int, end: int) -> Self: ...
+
+
+AnyRanged = TypeVar("AnyRanged", bound=Ranged)
+
+
+def behind(ranges: Iterable[AnyRanged], rows: int) -> list[AnyRanged]:
+    """What is left of ranges when so many records have come of them, in their order."""
+    left: list[AnyRanged] = []
+    for each in ranges:
+        passed = min(rows, each.end - each.start)
+        rows -= passed
+        if each.start + passed < each.end:
+            left.append(each.part(each.start + passed, each.end) if passed else each)
+    return left
 
 
 @dataclass(frozen=True, slots=True)

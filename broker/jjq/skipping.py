@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from jjq.errors import DamagedSegment, DataLoss, InvalidArgument
-from jjq.model import Slice
+from jjq.model import Slice, behind
 from jjq.values import shown
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def read_past(
     while left:
         try:
             for batch in read(left):
-                left = _after(left, batch.num_rows)
+                left = behind(left, batch.num_rows)
                 yield batch
             return
         except (DamagedSegment, DataLoss) as error:
@@ -85,17 +85,6 @@ def read_past(
                 for each in left
                 if each.partition != here.partition or each.end > stop
             ]
-
-
-def _after(slices: Sequence[Slice], rows: int) -> list[Slice]:
-    """What is left when so many rows have come."""
-    left: list[Slice] = []
-    for each in slices:
-        passed = min(rows, each.end - each.start)
-        rows -= passed
-        if each.start + passed < each.end:
-            left.append(each.part(each.start + passed, each.end) if passed else each)
-    return left
 
 
 def _say_from(topic: Topic, partition: int, start: int, why: DamagedSegment) -> None:

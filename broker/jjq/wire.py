@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from jjq import errors
 from jjq.errors import InvalidArgument, JjqError
-from jjq.model import Record, Slice
+from jjq.model import Record, Slice, behind
 from jjq.values import shown
 
 PROTOCOL = 1
@@ -280,6 +280,9 @@ class Range:
     end: int
     lineage: int
 
+    def part(self, start: int, end: int) -> Range:
+        return Range(self.partition, start, end, self.lineage)
+
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
@@ -316,13 +319,7 @@ class Ticket:
 
     def after(self, rows: int) -> Ticket:
         """The ticket of what is left when so many rows have come."""
-        left: list[Range] = []
-        for each in self.ranges:
-            passed = min(rows, each.end - each.start)
-            rows -= passed
-            if each.start + passed < each.end:
-                left.append(Range(each.partition, each.start + passed, each.end, each.lineage))
-        return Ticket(self.topic_id, tuple(left), self.schema, self.metadata, self.target_bytes)
+        return replace(self, ranges=tuple(behind(self.ranges, rows)))
 
 
 def _number(value: object) -> int:

@@ -191,18 +191,3 @@ def cut_rows(task: Sequence[AnyRange], most: int) -> list[tuple[AnyRange, ...]]:
     if current:
         done.append(tuple(current))
     return done
-
-
-def remaining(slices: Sequence[AnyRange], rows: int) -> list[AnyRange]:
-    """The slices without their first `rows` records: where to go on after that many were read."""
-    left: list[AnyRange] = []
-    for piece in slices:
-        length = piece.end - piece.start
-        if rows >= length:
-            rows -= length
-        elif rows > 0:
-            left.append(piece.split(piece.start + rows)[1])
-            rows = 0
-        else:
-            left.append(piece)
-    return left

@@ -17,11 +17,12 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from jjq.config import TopicConfig
 from jjq.errors import DataLoss, InvalidArgument, TopicDeleted
+from jjq.model import behind
 from pyspark_jjq import ranges
 from pyspark_jjq.conditions import Condition, conditions, kept
 from pyspark_jjq.filters import Narrowing, narrow
 from pyspark_jjq.options import SourceOptions
-from pyspark_jjq.planning import remaining, tasks
+from pyspark_jjq.planning import tasks
 from pyspark_jjq.rows import TIMESTAMP_TYPES
 from pyspark_jjq.stores import let_go, look, open_store, patiently
 from pyspark_jjq.telling import telling
@@ -81,7 +82,7 @@ def _read_topic(
             return
         except DataLoss as loss:
             policy.lost(str(loss), topic=topic, partition=loss.partition, asked=loss.asked, earliest=loss.earliest)
-            rest = remaining(left, given)
+            rest = behind(left, given)
             left = [kept for piece in rest for kept in _after(piece, loss)]
             if left == rest:
                 raise  # nothing was skipped, so the same would happen for ever

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_jjq.planning import cut, cut_rows, remaining, share, tasks
+from pyspark_jjq.planning import cut, cut_rows, share, tasks
 
 LONG_MAX = 2**63 - 1
 amounts = st.dictionaries(st.integers(0, 50), st.integers(0, LONG_MAX), min_size=1, max_size=20)
@@ -150,14 +150,3 @@ def test_there_are_at_least_as_many_tasks_as_asked_for() -> None:
     assert len(sizes([[Piece(0, 1000, 1000)]], at_least=16)) >= 16
     assert len(sizes([[Piece(0, 1000, 1000)] for _ in range(8)], at_least=8)) == 8
     assert len(sizes([[Piece(0, 3, 1000)]], at_least=16)) == 3
-
-
-@given(chains(), st.data())
-def test_what_remains_after_some_rows_begins_where_they_ended(chain: list[Piece], data: st.DataObject) -> None:
-    total = sum(piece.end - piece.start for piece in chain)
-    rows = data.draw(st.integers(0, total))
-    left = remaining(chain, rows)
-    assert sum(piece.end - piece.start for piece in left) == total - rows
-    if left:
-        assert left[0].start == chain[0].start + rows
-        assert left[-1].end == chain[-1].end

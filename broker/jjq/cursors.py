@@ -1,4 +1,4 @@
-"""A cursor among processes: who polls by it, where a start puts it, and who is told that it moved."""
+"""A cursor among processes: who polls by it, where a start puts it, how far it is behind, and who is told that it moved."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from jjq import files
-from jjq.errors import SubscriberBusy
+from jjq.clock import now_us
+from jjq.errors import DamagedSegment, SubscriberBusy
 from jjq.feed import Place
+from jjq.model import PartitionLag
 from jjq.topic import Topic
 
 
@@ -52,6 +56,34 @@ def resolve_places(topic: Topic, start: Any, on_data_loss: str) -> dict[int, Pla
             raise topic.reader.lost(partition, offset, earliest, bounds[partition].end)
         places[partition] = (max(offset, earliest), bounds[partition].lineage)
     return places
+
+
+def lag_of(topic: Topic, partition: int, place: Place) -> PartitionLag:
+    """What lies between a place and the end of its partition."""
+    reader = topic.reader
+    bounds = reader.offsets(partition)
+    position = place[0]
+    overtaken = reader.check_lineage(partition, position, place[1])
+    first = min(max(position if overtaken is None else overtaken, bounds.start), bounds.end)
+    slices = reader.plan(partition, first, bounds.end, skip_lost=True)
+    records = sum(each.end - each.start for each in slices)
+    before = max(0, bounds.start - position) if overtaken is None else position - overtaken
+    seconds: float | None = 0.0
+    if slices:
+        oldest = slices[0]
+        if oldest.end - oldest.start > 1:
+            oldest, _ = oldest.split(oldest.start + 1)
+        try:
+            batch = next(reader.read([oldest], pa.schema([]), ("_timestamp",), 1 << 20))
+            seconds = max(0, now_us() - batch.column(0).cast(pa.int64())[0].as_py()) / 1_000_000
+        except DamagedSegment:
+            seconds = None
+    return PartitionLag(
+        partition=partition, position=position, start=bounds.start, end=bounds.end,
+        records=records, bytes=sum(each.bytes for each in slices), seconds=seconds,
+        # Retention may have taken some between the look at the bounds and the plan: those are gone, too.
+        lost=before + bounds.end - first - records,
+    )  # fmt: skip
 
 
 def ring(topic: Topic) -> None:

@@ -15,13 +15,9 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import pyarrow as pa
-
 from jjq.catalog.rows import SubscriberRow
-from jjq.clock import now_us
-from jjq.cursors import ConsumerLock, lock_path, resolve_places, ring
+from jjq.cursors import ConsumerLock, lag_of, lock_path, resolve_places, ring
 from jjq.errors import (
-    DamagedSegment,
     DataLoss,
     StoreClosed,
     StoreReadOnly,
@@ -381,33 +377,7 @@ class Subscriber:
         """What lies between the cursor and the end, by partition."""
         self._check_open()
         cursors = self._cursors()
-        return [self._lag_of(partition, place) for partition, place in sorted(cursors.items())]
-
-    def _lag_of(self, partition: int, place: Place) -> PartitionLag:
-        reader = self._topic.reader
-        bounds = reader.offsets(partition)
-        position = place[0]
-        overtaken = reader.check_lineage(partition, position, place[1])
-        first = min(max(position if overtaken is None else overtaken, bounds.start), bounds.end)
-        slices = reader.plan(partition, first, bounds.end, skip_lost=True)
-        records = sum(each.end - each.start for each in slices)
-        before = max(0, bounds.start - position) if overtaken is None else position - overtaken
-        seconds: float | None = 0.0
-        if slices:
-            oldest = slices[0]
-            if oldest.end - oldest.start > 1:
-                oldest, _ = oldest.split(oldest.start + 1)
-            try:
-                batch = next(reader.read([oldest], pa.schema([]), ("_timestamp",), 1 << 20))
-                seconds = max(0, now_us() - batch.column(0).cast(pa.int64())[0].as_py()) / 1_000_000
-            except DamagedSegment:
-                seconds = None
-        return PartitionLag(
-            partition=partition, position=position, start=bounds.start, end=bounds.end,
-            records=records, bytes=sum(each.bytes for each in slices), seconds=seconds,
-            # Retention may have taken some between the look at the bounds and the plan: those are gone, too.
-            lost=before + bounds.end - first - records,
-        )  # fmt: skip
+        return [lag_of(self._topic, partition, place) for partition, place in sorted(cursors.items())]
 
     def _pass_over(self, feed: Feed, loss: DataLoss, *, durable: bool) -> None:
         """Moves a feed past records that are gone, if it may; raises the loss otherwise.

@@ -122,6 +122,74 @@ def test_what_a_cancelled_wait_has_read_is_not_lost(store: jjq.Store, topic: jjq
     assert looked.is_set()
 
 
+def test_a_seek_beside_a_cancelled_wait_is_where_it_goes_on(store: jjq.Store, topic: jjq.Topic) -> None:
+    subscriber = store.create_subscriber("letters", "s")
+
+    async def run() -> list[int]:
+        with subscriber._mutex:  # what the wait finds it cannot give before the seek is done
+            answered = polled(subscriber)
+            task = asyncio.ensure_future(first(subscriber, 1))
+            while subscriber._consumer is None or not answered():
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            subscriber.seek(2)
+        return [record.offset for record in await asyncio.wait_for(first(subscriber, 1), 60)]
+
+    assert asyncio.run(run()) == [2]
+
+
+def polled(subscriber: jjq.Subscriber) -> Callable[[], bool]:
+    """Whether the broker, if there is one, has answered a request that is made after this."""
+    if not isinstance(subscriber, RemoteSubscriber):
+        return lambda: True
+    connection = subscriber._remote.connection
+    before = repr(connection._numbers)
+    return lambda: repr(connection._numbers) != before and not connection._outstanding
+
+
+def test_seeks_beside_waits_lose_nothing_and_repeat_nothing(store: jjq.Store, topic: jjq.Topic) -> None:
+    topic.push_many([b"%d" % i for i in range(20)])
+    subscriber = store.create_subscriber("letters", "s", start="latest")
+
+    async def run() -> None:
+        for turn in range(60):
+            task = asyncio.ensure_future(first(subscriber, 1))
+            for _ in range(turn % 7):
+                await asyncio.sleep(0)
+            seeking = asyncio.to_thread(subscriber.seek, turn % 20) if turn % 3 else None
+            task.cancel()
+            if seeking is None:
+                subscriber.seek(turn % 20)
+            else:
+                await seeking
+            await asyncio.wait({task}, timeout=60)
+            got = [record.offset for record in await asyncio.wait_for(first(subscriber, 3), 60)]
+            assert got == [turn % 20 + i for i in range(3)]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("again", range(20))
+def test_what_is_popped_beside_a_cancelled_wait_does_not_come_again(
+    store: jjq.Store, topic: jjq.Topic, again: int
+) -> None:
+    subscriber = store.create_subscriber("letters", "s")
+
+    async def run() -> list[int]:
+        task = asyncio.ensure_future(first(subscriber, 1))
+        for _ in range(again):
+            await asyncio.sleep(0)
+        task.cancel()
+        popped = subscriber.pop(timeout=30)
+        assert popped is not None
+        await asyncio.wait({task}, timeout=60)
+        return [popped.offset] + [record.offset for record in await first(subscriber, 2)]
+
+    assert asyncio.run(run()) == [0, 1, 2]
+
+
 @pytest.mark.embedded
 @pytest.mark.parametrize("kind", ["subscriber", "channel", "subscription"])
 def test_a_cancellation_that_comes_with_a_record_ends_the_task(store: jjq.Store, topic: jjq.Topic, kind: str) -> None:

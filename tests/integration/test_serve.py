@@ -13,6 +13,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ import pytest
 
 import jjq
 from jjq.errors import JjqError, TooManyRequests, Unauthorized
+from jjq.server.certificates import warn_of_age
+from jjq.server.settings import ServerSettings
 from tests.brokers import Served, environment, refused, serving
 from tests.certificates import Certificates, made_in
 
@@ -142,17 +145,40 @@ def test_other_machines_are_not_let_in_without_tls_and_tokens_unless_told_so(
 @pytest.mark.parametrize(
     ("cert", "key", "said"),
     [
-        ("server", "client_key", "are no certificate and its key"), ("server_key", "server", "are no certificate"),
-        ("nothing", "server_key", "No such file"),
+        ("server", "client_key", "client.key is not that of the certificate in "), ("server_key", "server", "tls_cert"),
+        ("server", "client", "holds no private key in PEM"), ("nothing", "server_key", "No such file"),
+        ("server", "directory", "cannot be read"), ("server", "locked", "openssl pkey -in"),
     ],
 )  # fmt: skip
 def test_certificates_that_are_none_are_refused_before_a_port_opens(
     store: Path, certificates: Certificates, cert: str, key: str, said: str
 ) -> None:  # fmt: skip
-    files = certificates._asdict() | {"nothing": store / "nothing.pem"}
+    locked = certificates.server_key.with_name("locked.key")
+    subprocess.run(
+        ["openssl", "pkey", "-in", certificates.server_key, "-aes256", "-passout", "pass:secret", "-out", locked],
+        check=True,
+    )
+    files = certificates._asdict() | {"nothing": store / "nothing.pem", "directory": locked.parent, "locked": locked}
     code, message = refused(store, "--tls-cert", files[cert], "--tls-key", files[key])
-    assert code in (1, 2)
+    assert code == 2
     assert said in message
+    assert str(files[cert]) in message or str(files[key]) in message
+    assert not store.exists()
+
+
+def test_a_certificate_that_has_expired_or_soon_does_is_warned_of(
+    tmp_path: Path, certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = ServerSettings(store=tmp_path, tls_cert=certificates.server, tls_key=certificates.server_key)
+    now = datetime.now(UTC)  # they are good for two days
+    for days, said in ((-1, "is good from"), (0, "expires at"), (3, "expired at")):
+        caplog.clear()
+        warn_of_age(settings, now + timedelta(days=days))
+        (record,) = caplog.records
+        assert said in record.getMessage()
+        assert str(certificates.server) in record.getMessage()
+    with serving(tmp_path / "s", "--tls-cert", certificates.server, "--tls-key", certificates.server_key) as broker:
+        assert any("expires at" in each["message"] for each in broker.log())
 
 
 def test_tokens_that_are_said_to_be_somewhere_must_be_there(store: Path, tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ class RemoteHandle(ABC):
         self._check_open()
         self._asked = True
         try:
-            return self._remote.connection.act(name, wait_s=wait_s, handle=self._handle, **self._about(), **args)
+            given = {"handle": self._handle, **self._about(), **args}
+            return self._remote.connection.act(name, wait_s=wait_s, **given)
         except StoreClosed:
             self._check_open()  # by this process: it says so in our words
             raise

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from jjq import wire
 from jjq.catalog.rows import SubscriberRow
 from jjq.client.handle import RemoteHandle
+from jjq.errors import StoreClosed
 from jjq.model import PartitionLag, Record
 from jjq.subscriber import Subscriber
 from jjq.values import timeout_s, whole
@@ -42,6 +43,8 @@ class RemoteSubscriber(RemoteHandle, Subscriber):
         self._fetched: dict[int, tuple[int, int]] = {}  # where polling is there
         self._taken: dict[int, tuple[int, int]] = {}  # and here
         self._polls = False
+        self._fetches = 0  # begun so far
+        self._popped: dict[int, int] = {}  # up to these offsets nothing is to be polled any more
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "polling" if self._polls else "open"
@@ -60,10 +63,12 @@ class RemoteSubscriber(RemoteHandle, Subscriber):
         record = self._single("pop", timeout_s(timeout))
         if record is not None:
             with self._mutex:  # what was popped here is not to be polled here again
-                self._ahead = deque(
-                    each for each in self._ahead if each.partition != record.partition or each.offset > record.offset
-                )
+                self._popped[record.partition] = record.offset + 1
+                self._ahead = deque(each for each in self._ahead if self._is_left_locked(each))
         return record
+
+    def _is_left_locked(self, record: Record) -> bool:
+        return record.offset >= self._popped.get(record.partition, 0)
 
     def peek(self, timeout: float | None = 0.0) -> Record | None:
         return self._single("peek", timeout_s(timeout))
@@ -106,13 +111,23 @@ class RemoteSubscriber(RemoteHandle, Subscriber):
 
     def _fetch_once(self, most: int, wait: float) -> bool:
         with self._fetching:  # a wait that was cancelled may still be at it
+            self._fetches += 1
+            handle = self._handle
             if not self._ahead:
-                told = self._act("poll", wait, max_records=most, timeout=wait)
+                try:
+                    told = self._act("poll", wait, handle=handle, max_records=most, timeout=wait)
+                except StoreClosed:
+                    if handle == self._handle:
+                        raise
+                    return False
                 with self._mutex:
+                    if handle != self._handle:
+                        return False  # whether it was read before or after a seek, nobody can tell: it is read again
                     self._polls = True
                     self._learn_skipped(told["skipped"])
                     self._fetched = {partition: (offset, lineage) for partition, offset, lineage in told["places"]}
-                    self._ahead.extend(wire.unpack_records(told["records"]))
+                    found = wire.unpack_records(told["records"])
+                    self._ahead.extend(each for each in found if self._is_left_locked(each))
                     if not self._ahead:
                         self._taken = dict(self._fetched)
             return bool(self._ahead)
@@ -154,13 +169,22 @@ class RemoteSubscriber(RemoteHandle, Subscriber):
     # --- moving ------------------------------------------------------------------------------------------------------
 
     def seek(self, start: Any) -> None:
+        beside, before = self._fetching.locked(), self._fetches
         told = self._act("seek", start=wire.pack_start(start))
         with self._mutex:
             moved = {partition: (offset, lineage) for partition, offset, lineage in told}
+            for partition in moved:
+                self._popped.pop(partition, None)
+            old = self._handle
+            if beside or self._fetches != before:
+                # What is being polled is of before or of after this, and the broker's handle is behind it: another one goes on.
+                self._handle = next(self._remote.handle_numbers)
             self._ahead = deque(each for each in self._ahead if each.partition not in moved)
             if self._fetched:
                 self._fetched.update(moved)
                 self._taken.update(moved)
+        if old != self._handle:
+            self._remote.connection.act("close_handle", handle=old)
 
     def positions(self) -> dict[int, int]:
         return dict(self._act("positions"))

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from jjq.errors import InvalidArgument, JjqError
-from jjq.server.certificates import tls_context
+from jjq.server.certificates import tls_context, warn_of_age
 from jjq.server.guard import Guard
 from jjq.server.settings import ServerSettings
 from jjq.store import Store, open_store
@@ -75,6 +75,7 @@ class Broker:
         guard = Guard(settings)
         check_exposure(settings, guard.needs_tokens)
         tls_context(settings)
+        warn_of_age(settings)
         kinds = front_kinds(settings)
         self._store = open_store(settings.store, hot_bytes=settings.hot_bytes, create_topics=settings.auto_create)
         try:

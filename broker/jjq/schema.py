@@ -30,6 +30,7 @@ METADATA_TYPES: dict[str, pa.DataType] = {
     "_key": pa.binary(),
     "_headers": HEADERS,
 }
+MOST_COLUMNS = 4096  # of a topic, fields of structs and the like included: some work is done for each, in each batch
 _BINARY = pa.binary()
 RAW = pa.schema([pa.field("value", _BINARY)])
 
@@ -48,6 +49,7 @@ def check_schema(schema: object) -> pa.Schema:
         raise InvalidArgument(f"schema must be a pyarrow.Schema, not {type(schema).__name__}")
     if not len(schema):
         raise SchemaMismatch("a schema needs at least one column; leave it out for a topic of plain values")
+    _check_columns(schema)
     seen: dict[str, str] = {}
     for name in schema.names:
         if not name or name.startswith("_"):
@@ -57,6 +59,20 @@ def check_schema(schema: object) -> pa.Schema:
             raise SchemaMismatch(f"columns {seen[name.lower()]!r} and {name!r} have the same name for Spark")
         seen[name.lower()] = name
     return pa.schema([pa.field(field.name, plain_type(field.type, field.name)) for field in schema])
+
+
+def _check_columns(schema: Iterable[pa.Field]) -> None:
+    """Before anything is done for each column."""
+    waiting, count = list(schema), 0
+    while waiting and count <= MOST_COLUMNS:
+        kind = waiting.pop().type
+        count += 1
+        waiting += [kind.field(i) for i in range(min(kind.num_fields, MOST_COLUMNS + 1))]
+    if count + len(waiting) > MOST_COLUMNS:
+        raise SchemaMismatch(
+            f"a topic has up to {MOST_COLUMNS:,} columns, fields within columns counted: put what is rarely asked for into one column, "
+            f"as a map or JSON, or make several topics"
+        )
 
 
 # For types that Spark cannot read, by the beginnings of their names: one that holds their values.
@@ -115,6 +131,7 @@ def add_columns(old: pa.Schema | None, new: object) -> pa.Schema:
                 f"column {known.name!r} is {known.type} and cannot become {field.name!r} of {field.type}; "
                 f"a schema grows by new columns only"
             )
+    _check_columns(fields)
     return pa.schema(fields)
 
 
@@ -203,7 +220,8 @@ def cast(column: Any, kind: pa.DataType, name: str) -> Any:
 def conform(table: pa.Table, user: pa.Schema) -> pa.Table:
     """The table's columns by name, in the topic's order and types; a missing one is null, an unknown one is refused."""
     names = table.schema.names
-    unknown = [name for name in names if name not in user.names]
+    given, known = set(names), set(user.names)
+    unknown = [name for name in names if name not in known]
     if unknown:
         near = difflib.get_close_matches(unknown[0], user.names, 1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
@@ -211,11 +229,11 @@ def conform(table: pa.Table, user: pa.Schema) -> pa.Table:
             f"the topic has no column {unknown[0]!r}{hint}; its columns are {', '.join(user.names)}. "
             f"Add one with alter_topic(add_columns=...)"
         )
-    if len(set(names)) != len(names):
+    if len(given) != len(names):
         raise SchemaMismatch("two columns of the pushed data have the same name")
     columns = []
     for field in user:
-        if field.name in names:
+        if field.name in given:
             columns.append(cast(table.column(field.name), field.type, field.name))
         else:
             columns.append(pa.chunked_array([pa.nulls(len(table), field.type)], field.type))
@@ -236,7 +254,8 @@ def rows_to_table(rows: Sequence[Mapping[str, Any]], user: pa.Schema) -> pa.Tabl
                 f"{type(row).__name__}"
             )
         if not known.issuperset(row):
-            conform(pa.table({str(name): pa.nulls(0) for name in row}), user)
+            first = [name for name in map(str, row) if name not in known][:1]
+            conform(pa.table({name: pa.nulls(0) for name in first}), user)
     columns = []
     for field in user:
         values = [row.get(field.name) for row in rows]

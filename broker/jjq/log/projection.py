@@ -28,9 +28,9 @@ def project(batch: pa.RecordBatch, physical: pa.Schema, base: int, place: Slice,
             metadata: Sequence[str], output: pa.Schema) -> pa.RecordBatch:  # fmt: skip
     """Chosen columns of a physical batch whose first row is at offset `base`."""
     rows = batch.num_rows
-    names = batch.schema.names
+    places = {name: i for i, name in enumerate(batch.schema.names)}
     columns = [
-        batch.column(names.index(field.name)) if field.name in names else pa.nulls(rows, field.type) for field in user
+        batch.column(places[field.name]) if field.name in places else pa.nulls(rows, field.type) for field in user
     ]
     for name in metadata:
         if name == "_offset":
@@ -40,7 +40,7 @@ def project(batch: pa.RecordBatch, physical: pa.Schema, base: int, place: Slice,
         elif name == "_topic":
             columns.append(_repeated(place.topic, pa.string(), rows))
         else:
-            columns.append(batch.column(names.index(name)))
+            columns.append(batch.column(places[name]))
     return pa.RecordBatch.from_arrays(columns, schema=output)
 
 

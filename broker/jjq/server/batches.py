@@ -5,13 +5,17 @@ from __future__ import annotations
 import pyarrow as pa
 
 from jjq.errors import InvalidArgument, RecordTooLarge
-from jjq.schema import longest
+from jjq.schema import MOST_COLUMNS, longest
+
+_BESIDE = 3  # keys, headers and times, which come as columns too
 
 
 def check_batch(batch: pa.RecordBatch, max_record_bytes: int, max_request_bytes: int) -> None:
     """Raises InvalidArgument unless what a client sent can be read without harm: its lengths, offsets and texts are its own
     word. And RecordTooLarge where it, or a value of it, has more bytes than the broker takes, which is asked last: to add
     them up follows the offsets."""
+    if batch.num_columns > MOST_COLUMNS + _BESIDE:
+        raise InvalidArgument(f"a batch has {batch.num_columns:,} columns; a topic has up to {MOST_COLUMNS:,}")
     try:
         batch.validate(full=True)
     except pa.ArrowInvalid as error:

@@ -2,6 +2,9 @@
 
 import argparse
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 from jjq.cli.commands import build_parser
 from jjq.cli.serving import shown_default
 from jjq.errors import InvalidArgument, StoreError
+from jjq.server.http_app import all_operations
 from jjq.server.settings import FIELDS, ServerSettings, from_environment, load
 from tests.unit.test_docs import section, table_rows
 
@@ -205,6 +209,31 @@ def test_options_in_files_for_services_are_options() -> None:
         text = (ROOT / "conf" / name).read_text(encoding="utf-8")
         commands = re.findall(r"\bjjq serve([^\n#]*)", text)
         assert {option for each in commands for option in re.findall(r"--[\w-]+", each)} <= known
+
+
+def test_the_pod_asks_paths_that_there_are_and_runs_as_the_images_user() -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    _, stateful = yaml.safe_load_all((ROOT / "conf" / "kubernetes.yaml").read_text(encoding="utf-8"))
+    pod = stateful["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    paths = {operation.path for operation in all_operations()}
+    ports = {each["name"] for each in container["ports"]}
+    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+        (how,) = (each for each in container[name].values() if isinstance(each, dict))
+        assert how["port"] in ports
+        assert how.get("path", "/healthz") in paths
+    image = (ROOT / "conf" / "Containerfile").read_text(encoding="utf-8")
+    assert f"USER {pod['securityContext']['runAsUser']}\n" in image
+    assert f"EXPOSE {' '.join(str(each['containerPort']) for each in container['ports'])}\n" in image
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
+def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
+    text = (ROOT / "conf" / "jjq.service").read_text(encoding="utf-8")
+    unit = tmp_path / "jjq.service"
+    unit.write_text(re.sub(r"(?m)^ExecStart=\S+", f"ExecStart={sys.executable}", text))
+    done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
+    assert (done.returncode, [line for line in done.stderr.splitlines() if "jjq.service" in line]) == (0, [])
 
 
 def _serve() -> argparse.ArgumentParser:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
@@ -10,6 +9,7 @@ from typing import Any
 
 from jjq.clock import parse_duration
 from jjq.errors import InvalidArgument
+from jjq.hints import did_you_mean
 from jjq.model import check_name
 from jjq.values import shown
 
@@ -113,9 +113,8 @@ def normalise(settings: Mapping[str, Any]) -> dict[str, Any]:
         elif name in known:
             result[name] = value
         else:
-            near = difflib.get_close_matches(name, [*known, *_DURATIONS], 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise InvalidArgument(f"a topic has no setting {name!r}{hint}")
+            hint = did_you_mean(name, [*known, *_DURATIONS], "'")
+            raise InvalidArgument(f"a topic has no setting {name!r}{hint and '; ' + hint}")
     return result
 
 

@@ -32,6 +32,7 @@ from jjq.errors import (
 )
 from jjq.facts import Facts
 from jjq.feed import Place, follow
+from jjq.hints import keywords
 from jjq.hot import DEFAULT_BYTES, HotStore
 from jjq.interest import check_pattern, glob, subscriptions
 from jjq.log.partition import PartitionLog
@@ -53,6 +54,7 @@ _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 _URL = re.compile(r"[A-Za-z][\w+.-]+:/")  # a Path has made one slash of two
 
 
+@keywords("jjq.open")
 def open_store(
     path: str | os.PathLike[str], *, create: bool = True, read_only: bool | None = None, maintenance: bool = True,
     hot_bytes: int = DEFAULT_BYTES, create_topics: bool = True,

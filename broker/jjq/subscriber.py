@@ -171,6 +171,7 @@ class Subscriber:
             return TopicDeleted(
                 f"topic {self._topic.name!r} was deleted, and its subscriber {self.name!r} with it",
                 topic_id=self._row.topic_id,
+                topic=self._topic.name,
             )
         return SubscriberNotFound(f"subscriber {self.name!r} was deleted")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from jjq import clock
 from jjq.config import MAX_PARTITIONS
@@ -81,9 +83,7 @@ def parse_offsets(text: str, option: str, choice: Choice) -> Edge | ByTopic:
         if isinstance(inside, str) and (edge := _edge(inside)) is not None:
             by_topic[topic] = edge
         elif isinstance(inside, dict):
-            by_topic[topic] = {
-                _partition(partition, option): _offset(offset, option, topic) for partition, offset in inside.items()
-            }
+            by_topic[topic] = _by_partition(inside, option, functools.partial(_offset, option=option, topic=topic))
         else:
             raise InvalidArgument(f"{option}: topic {topic!r} has {shown_json(inside)}; write it as in {example}")
         if option.startswith("ending") and _asks_earliest(by_topic[topic]):
@@ -108,10 +108,7 @@ def _times_by_topic(text: str, option: str, choice: Choice) -> TimesByTopic:
     for topic, inside in json_object(text, option, f"JSON such as {example}").items():
         if not isinstance(inside, dict):
             raise InvalidArgument(f"{option}: topic {topic!r} has {shown_json(inside)}; write it as in {example}")
-        by_topic[topic] = {
-            _partition(partition, option): _instant_us(_whole(ms, option, example), option)
-            for partition, ms in inside.items()
-        }
+        by_topic[topic] = _by_partition(inside, option, lambda ms: _instant_us(_whole(ms, option, example), option))
     _check_topics(by_topic, option, choice)
     return TimesByTopic(by_topic)
 
@@ -136,6 +133,16 @@ def _check_topics(by_topic: Mapping[str, object], option: str, choice: Choice) -
 def _edge(text: str) -> Edge | None:
     word = text.strip().lower()
     return Edge(word) if word in ("earliest", "latest") else None
+
+
+def _by_partition(inside: Mapping[str, Any], option: str, place: Callable[[Any], int]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for text, each in inside.items():
+        partition = _partition(text, option)
+        if partition in found:  # `0` and `00`; the same text twice is no JSON
+            raise InvalidArgument(f"{option} names partition {partition} twice")
+        found[partition] = place(each)
+    return found
 
 
 def _partition(text: str, option: str) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jjq.errors import InvalidArgument
+from jjq.hints import did_you_mean
 from jjq.values import shown, unique
 
 LONG_MAX = 2**63 - 1  # Spark keeps offsets and limits as JVM longs
@@ -25,11 +25,7 @@ def number(text: str) -> int | None:
 
 def nearest(name: str, names: Sequence[str]) -> str:
     """A sentence part that names the closest of `names`, or all of them when nothing is close."""
-    lowered = {each.lower(): each for each in names}
-    close = difflib.get_close_matches(name.lower(), lowered, n=1)
-    if close:
-        return f"did you mean {lowered[close[0]]}?"
-    return "there are: " + ", ".join(names) if names else "there are none"
+    return did_you_mean(name, names) or ("there are: " + ", ".join(names) if names else "there are none")
 
 
 def names_in(given: Mapping[str, str], option: str) -> tuple[str, ...] | None:

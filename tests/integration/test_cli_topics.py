@@ -29,9 +29,40 @@ def test_the_version_is_the_distributions(cli: Cli) -> None:
 
 
 @pytest.mark.embedded
-def test_bare_or_with_an_unknown_command_it_says_how_to_get_help(cli: Cli) -> None:
-    for arguments in ((), ("topic",), ("tpic",), ("topic", "creat", "t"), ("topic", "list", "--jsn")):
-        assert "--help`" in cli.error(*arguments, code=2, fresh=True)
+def test_with_an_unknown_command_it_says_how_to_get_help_and_bare_it_shows_it(cli: Cli) -> None:
+    for arguments in (("tpic",), ("topic", "creat", "t"), ("topic", "list", "--jsn")):
+        assert "--help`" in cli.error(*arguments, code=2)
+    bare = cli.run(code=2, fresh=True)
+    assert (bare.stdout, "topics and records:" in bare.stderr) == ("", True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("topic", "list"), ("subscriber", "list"), ("channel", "list"), ("writer", "list"),
+     ("subscriber", "list", "--topic", "t"), ("channel", "list", "--topic", "t")],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_list_of_nothing_says_so_where_errors_go(cli: Cli, arguments: tuple[str, ...]) -> None:
+    with cli.open() as store:
+        if "t" in arguments:
+            store.create_topic("t")
+    of = " of topic t" if "t" in arguments else ""
+    assert _said(cli, *arguments) == ("", f"there are no {arguments[0]}s{of} yet")
+    assert cli.json(*arguments) == []
+
+
+@pytest.mark.embedded
+def test_so_does_a_list_of_no_tokens(cli: Cli) -> None:
+    with cli.open():
+        pass
+    assert _said(cli, "token", "list") == ("", "there are no tokens yet")
+    assert cli.json("token", "list") == []
+
+
+def _said(cli: Cli, *arguments: str) -> tuple[str, str]:
+    """What it prints, and how its line on the standard error begins."""
+    done = cli.run(*arguments, said=True)
+    return done.stdout, done.stderr.split(";")[0]
 
 
 def test_with_json_errors_are_json_whatever_is_wrong(cli: Cli) -> None:

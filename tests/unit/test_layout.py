@@ -105,9 +105,9 @@ def test_modules_exist_to_be_checked() -> None:
     assert all(any(source.rglob("*.py")) for source in SOURCES)
 
 
-@pytest.mark.parametrize("module", ["model", "errors", "config", "clock", "values"])
+@pytest.mark.parametrize("module", ["model", "errors", "config", "clock", "values", "hints"])
 def test_the_base_modules_import_only_each_other_and_no_component(module: str) -> None:
-    base = ("jjq.model", "jjq.errors", "jjq.config", "jjq.clock", "jjq.values")
+    base = ("jjq.model", "jjq.errors", "jjq.config", "jjq.clock", "jjq.values", "jjq.hints")
     wrong = [
         str(each)
         for each in imports_from(f"jjq.{module}")

@@ -131,7 +131,7 @@ class ChannelState:
         name, topic = self._names
         if reads.row("topic_by_id", id=self._topic_id) is None:
             return TopicDeleted(
-                f"topic {topic!r} was deleted, and its channel {name!r} with it", topic_id=self._topic_id
+                f"topic {topic!r} was deleted, and its channel {name!r} with it", topic_id=self._topic_id, topic=topic
             )
         return ChannelNotFound(f"channel {name!r} of topic {topic!r} was deleted")
 

@@ -17,6 +17,8 @@ from jjq.errors import InvalidArgument, JjqError, RecordTooLarge, SchemaMismatch
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code (documented in `docs/cli.md`)."""
     given = joined(sys.argv[1:] if argv is None else argv)
+    if given[:1] == ["help"]:
+        given = [*given[1:], "--help"]
     as_json = "--json" in given
     try:
         arguments = build_parser().parse_args(given)

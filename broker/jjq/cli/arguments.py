@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pyarrow as pa
 
 import jjq
+from jjq.cli.exits import USAGE
 from jjq.clock import is_unit
 from jjq.errors import InvalidArgument
+from jjq.hints import did_you_mean, meant
 
 DEFAULT_STORE = "jjq-data"
 _PATIENCE_S = 5.0  # with a broker that cannot be reached, where somebody sits and waits
@@ -43,6 +44,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
+        self._given: list[str] = []
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse does it, but what a command does not know is the command's to tell."""
@@ -52,16 +54,32 @@ class Parser(argparse.ArgumentParser):
             parser.error(f"unrecognized arguments: {' '.join(unknown)}{parser._hint(unknown)}")
         return found
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._given = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
+    def _has(self, given: str) -> bool:
+        return given == "--" or given.partition("=")[0] in self._option_string_actions
+
     def _hint(self, unknown: Sequence[str]) -> str:
         if is_unit(unknown[0]):
             return f". A time of two words is quoted: '-10 {unknown[0]}'"
-        options = [each.partition("=")[0] for each in unknown if each.startswith("--")]
-        return _did_you_mean(options[0], self._option_string_actions) if options else ""
+        options = [each.partition("=")[0] for each in unknown if each.startswith("-")]
+        places = [str(each.metavar) for each in self._get_positional_actions() if each.metavar]
+        found = meant(options[0], [*self._option_string_actions, *places]) if options else []
+        if found and found[0] in places:
+            return f"; {found[0]} has no option before it: {' '.join((self.prog, *places))}"
+        return f"; did you mean {' or '.join(found)}?" if found else ""
 
     def error(self, message: str) -> NoReturn:
         choice = _CHOICE.fullmatch(message)
-        if choice is not None:
-            message += _did_you_mean(choice[1], [each.strip("'") for each in choice[2].split(", ")])
+        if choice is not None and (
+            hint := did_you_mean(choice[1], [each.strip("'") for each in choice[2].split(", ")])
+        ):
+            message += f"; {hint}"
+        unknown = [each for each in self._given if each.startswith("--") and not self._has(each)]
+        if message.startswith(_LACKING) and unknown:  # what is lacking was given, in the way of another system
+            message = f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown)}"
         raise Misused(f"{self.prog}: {message}\nsee `{self.prog} --help`")
 
 
@@ -69,10 +87,7 @@ class Parser(argparse.ArgumentParser):
 _CHOICE = re.compile(r"argument [^:]+: invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
 
 
-def _did_you_mean(given: str, names: Iterable[str]) -> str:
-    near = difflib.get_close_matches(given, list(names), 1)
-    return f"; did you mean {near[0]}?" if near else ""
-
+_LACKING = "the following arguments are required"
 
 Commands = Any  # argparse has no public name for what add_subparsers returns
 Run = Callable[[argparse.Namespace], int]
@@ -89,8 +104,20 @@ def add_command(commands: Commands, name: str, run: Run | None, summary: str, ex
 
 
 def add_group(commands: Commands, name: str, summary: str) -> Commands:
-    group = add_command(commands, name, None, summary)
-    return group.add_subparsers(metavar="COMMAND", required=True)
+    return add_subcommands(add_command(commands, name, None, summary))
+
+
+def add_subcommands(parser: Parser) -> Commands:
+    """What stands without a command shows its help, where errors go."""
+    parser.set_defaults(run=_show_help, parser=parser)
+    return parser.add_subparsers(metavar="COMMAND", prog=parser.prog)  # not its usage, as argparse has it
+
+
+def _show_help(arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        arguments.parser.error(f"{_LACKING}: COMMAND")
+    arguments.parser.print_help(sys.stderr)
+    return USAGE
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:

@@ -226,6 +226,7 @@ def _list(arguments: argparse.Namespace) -> int:
             )
             for each in found
         ],
+        output.none_of("channels", arguments.topic, "`jjq channel create TOPIC NAME`"),
     )  # fmt: skip
     return OK
 

@@ -69,9 +69,18 @@ def plain(text: object) -> str:
     return shown if shown.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in shown)
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    for line in table_lines(headers, rows):
+def none_of(what: str, topic: str | None, maker: str) -> str:
+    where = f" of topic {plain(topic)}" if topic else ""
+    return f"there are no {what}{where} yet; {maker} makes one"
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], nothing: str = "") -> None:
+    """Without rows `nothing` is said, on the standard error: who counts lines counts none."""
+    lines = table_lines(headers, rows)
+    for line in lines:
         print(line)
+    if nothing and not lines:
+        print(nothing, file=sys.stderr)
 
 
 def table_lines(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:

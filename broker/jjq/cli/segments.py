@@ -46,6 +46,7 @@ def _list(arguments: argparse.Namespace) -> int:
             )
             for each in found
         ],
+        output.none_of("segments", arguments.topic, "the first push"),
     )  # fmt: skip
     return OK
 

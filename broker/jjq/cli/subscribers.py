@@ -171,6 +171,7 @@ def _list(arguments: argparse.Namespace) -> int:
             )
             for each in found
         ],
+        output.none_of("subscribers", arguments.topic, "`jjq subscriber create TOPIC NAME`"),
     )  # fmt: skip
     return OK
 

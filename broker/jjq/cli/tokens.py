@@ -123,6 +123,7 @@ def _list(arguments: argparse.Namespace) -> int:
             )
             for each in found
         ],
+        output.none_of("tokens", None, "`jjq token create NAME`"),
     )  # fmt: skip
     return OK
 

@@ -202,6 +202,7 @@ def _list(arguments: argparse.Namespace) -> int:
             )
             for each in found
         ],
+        output.none_of("topics", None, "`jjq topic create TOPIC`"),
     )  # fmt: skip
     return OK
 

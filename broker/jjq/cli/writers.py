@@ -35,6 +35,7 @@ def _list(arguments: argparse.Namespace) -> int:
     output.table(
         ("WRITER", "QUERY", "LAST BATCH", "UPDATED"),
         [(each.id, each.query_id, each.last_batch, output.ago(each.updated_at)) for each in found],
+        output.none_of("writers", None, "the first push with a writer, such as `jjq push --writer ID --batch N`,"),
     )
     return OK
 

@@ -6,12 +6,15 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from jjq.hints import keywords
+
 if TYPE_CHECKING:
     from jjq.store import Store
 
 StateCallback = Callable[[str], object]
 
 
+@keywords("jjq.connect")
 def connect(
     url: str, *, token: str | None = None, tls_ca: str | os.PathLike[str] | None = None,
     tls_cert: str | os.PathLike[str] | None = None, tls_key: str | os.PathLike[str] | None = None,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote_to_bytes
 
+from jjq.hints import did_you_mean
 from jjq.server.http_errors import RequestError
 from jjq.values import shown
 
@@ -136,9 +136,8 @@ class Operation:
         known = [each.name for each in self.parameters if each.where == "query"]
         unknown = next((name for name in given if name not in known), None)
         if unknown is not None and not self.lenient:
-            near = difflib.get_close_matches(unknown, known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}" if known else ""
-            raise RequestError(f"{self.method} {self.path} has no parameter {shown(unknown)}{hint}")
+            hint = did_you_mean(unknown, known, "'") or (known and f"there are {', '.join(known)}")
+            raise RequestError(f"{self.method} {self.path} has no parameter {shown(unknown)}{hint and f'; {hint}'}")
         return values
 
 
@@ -251,17 +250,16 @@ def _check_object(value: dict[str, Any], schema: Schema, where: str) -> None:
         if name in known:
             check(each, known[name], f"{where}.{name}")
         elif rest is False:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
-            raise RequestError(f"{where} has {shown(name)}, which is nothing there{hint}")
+            hint = did_you_mean(name, known, "'") or f"there are {', '.join(known)}"
+            raise RequestError(f"{where} has {shown(name)}, which is nothing there; {hint}")
         elif rest is not True:
             check(each, rest, f"{where}.{name}")
 
 
-def parse_json(data: bytes) -> Any:
-    """A JSON document; raises RequestError, also for NaN and for one that is nested too deeply."""
+def parse_json(data: bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """A JSON document; raises RequestError, also for NaN and for one that is nested too deeply. `pairs` makes its objects."""
     try:
-        return json.loads(data, parse_constant=_no_constant)
+        return json.loads(data, parse_constant=_no_constant, object_pairs_hook=pairs)
     except RecursionError as error:
         raise RequestError("the body is nested too deeply") from error
     except ValueError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -141,7 +141,7 @@ def start_of(text: str) -> Any:
     """A start as `jjq.start` takes it: numbers are offsets, `0:17,1:4` are offsets by partition."""
     if _POSITIONS.fullmatch(text):
         pairs = [each.split(":") for each in text.split(",")]
-        return {int(partition): int(offset) for partition, offset in pairs}
+        return _by_partition((partition, int(offset)) for partition, offset in pairs)
     if text.removeprefix("-").isdecimal() and text.isascii() and len(text) <= 20:
         return int(text)
     return text
@@ -152,8 +152,18 @@ def start_in(value: Any) -> Any:
     if isinstance(value, dict):
         if not all(name.isdecimal() and name.isascii() and len(name) <= 4 for name in value):
             raise InvalidArgument("a start by partition has the numbers of partitions as names")
-        return {int(name): start_in(each) for name, each in value.items()}
+        return _by_partition((name, start_in(each)) for name, each in value.items())
     return start_of(value) if isinstance(value, str) else value
+
+
+def _by_partition(starts: Iterable[tuple[str, Any]]) -> dict[int, Any]:
+    found: dict[int, Any] = {}
+    for name, start in starts:
+        partition = int(name)
+        if partition in found:
+            raise InvalidArgument(f"the start names partition {partition} twice")
+        found[partition] = start
+    return found
 
 
 START = {"type": ["string", "integer", "object"]}

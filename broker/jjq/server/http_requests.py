@@ -26,6 +26,7 @@ from jjq.server.settings import ServerSettings
 from jjq.store import Store
 from jjq.topic import Topic
 from jjq.topics import at_first_use
+from jjq.values import unique
 
 if TYPE_CHECKING:
     from jjq.server.gathering import Gathering
@@ -230,7 +231,7 @@ class Request:
         if self.media_type not in ("", JSON):
             raise RequestError(f"the body must be {JSON}, not {self.media_type}", "unsupported_media_type")
         data = await self.body(most)
-        found = parse_json(data) if len(data) <= _SMALL_BYTES else await self.run(parse_json, data)
+        found = parse_json(data, unique) if len(data) <= _SMALL_BYTES else await self.run(parse_json, data, unique)
         assert self.operation.body is not None
         check(found, self.operation.body[JSON], "the body")
         return found

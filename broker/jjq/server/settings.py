@@ -4,7 +4,6 @@ the file, that before the default."""
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import ipaddress
 import math
 import os
@@ -17,6 +16,7 @@ from typing import Any
 
 from jjq import files, layout
 from jjq.errors import InvalidArgument
+from jjq.hints import did_you_mean
 from jjq.model import check_name
 from jjq.values import MOST, between, shown, size, whole
 
@@ -190,10 +190,8 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 
 def _nearest(name: str, prefix: str = "") -> str:
-    near = difflib.get_close_matches(name, FIELDS, 1)
-    if not near:
-        return "; `jjq serve --help` has all of them"
-    return f"; did you mean {prefix + (near[0].upper() if prefix else near[0])}?"
+    names = [prefix + each.upper() for each in FIELDS] if prefix else FIELDS
+    return f"; {did_you_mean(prefix + name, names) or '`jjq serve --help` has all of them'}"
 
 
 def parse(name: str, value: Any, where: str) -> Any:

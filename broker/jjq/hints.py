@@ -1,0 +1,89 @@
+"""What somebody meant who wrote the name of an option, a setting or a command that is not there."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# What Kafka, NSQ, Redis, Delta and Unix call it, and what it may be here: the first that is there is meant, with `|` between two
+# that may both be. Names are compared without capitals, dashes, dots and underscores.
+_SYNONYMS = {
+    "since": "start startingtimestamp", "from": "start startingoffsets", "after": "start startingtimestamp",
+    "frombeginning": "start startingoffsets", "beginning": "start startingoffsets", "earliest": "start startingoffsets",
+    "offset": "start startingoffsets", "offsets": "start startingoffsets", "autooffsetreset": "start startingoffsets",
+    "seek": "start startingoffsets", "o": "start output",
+    "until": "end endingtimestamp", "to": "end endingoffsets", "before": "end endingtimestamp",
+    "bootstrapserver": "broker", "bootstrapservers": "broker", "brokerlist": "broker", "server": "broker", "url": "broker",
+    "b": "broker", "host": "host broker", "port": "port flightport|httpport broker", "listen": "host",
+    "dir": "store path", "directory": "store path", "datadir": "store path", "data": "store path", "db": "store path",
+    "path": "path store", "s": "store", "topic": "topic name", "topics": "topic subscribe", "t": "topic", "table": "topic",
+    "group": "subscriber channel name", "groupid": "subscriber channel name", "consumergroup": "subscriber channel name",
+    "subscription": "subscriber name", "consumer": "subscriber channel name", "id": "name subscriber",
+    "n": "count", "c": "count columns", "limit": "count maxoffsetspertrigger", "lines": "count", "max": "count", "maxmessages": "count",
+    "maxrecords": "count maxoffsetspertrigger", "number": "count", "f": "follow format", "watch": "follow interval", "tail": "follow tail",
+    "wait": "timeout follow", "timeoutms": "timeout", "block": "timeout", "p": "partition partitions",
+    "fields": "columns column", "select": "columns", "schema": "column schemafrom", "k": "key", "keyfield": "key keycolumn",
+    "keycol": "keycolumn key", "partitionkey": "keycolumn key", "numpartitions": "partitions", "shards": "partitions",
+    "separator": "delimiter", "sep": "delimiter", "out": "output", "outputformat": "output", "pretty": "output",
+    "force": "yes", "y": "yes", "ifnotexists": "existok", "retentionms": "retention", "ttl": "retention expires",
+    "maxage": "retention", "maxbytes": "retentionbytes", "visibilitytimeout": "acktimeout", "msgtimeout": "acktimeout",
+    "retries": "maxattempts", "dlq": "deadletter", "producerid": "writer writerid", "transactionalid": "writer writerid",
+    "txnappid": "writerid", "txnversion": "batchid", "epoch": "batch batchid", "batchsize": "batchbytes",
+    "maxrecordspertrigger": "maxoffsetspertrigger", "maxrowspertrigger": "maxoffsetspertrigger",
+    "ls": "list", "rm": "delete", "remove": "delete", "drop": "delete", "new": "create", "add": "create", "make": "create",
+    "truncate": "empty", "purge": "empty", "get": "show describe", "info": "show describe", "consume": "tail", "read": "tail",
+    "produce": "push", "write": "push", "send": "push", "start": "serve", "run": "serve", "doctor": "verify",
+}  # fmt: skip
+_NEAR = 0.7  # of difflib: `prot` is near `port` (0.75), and `since` is not near `json`
+
+
+def meant(given: str, names: Iterable[str]) -> list[str]:
+    """Those of `names` that may be meant by `given`, the best first: the same but for its spelling, what others call so, or
+    the nearest."""
+    ours = {_plain(each): [each] for each in names}
+    words = {said: found for said, choices in _SYNONYMS.items() if (found := _first(choices, ours))} | ours
+    said = _plain(given)
+    near = [said] if said in words else difflib.get_close_matches(said, words, 1, _NEAR)
+    return words[near[0]] if near else []
+
+
+def did_you_mean(given: str, names: Iterable[str], quote: str = "") -> str:
+    """`did you mean topic?`, or nothing."""
+    found = meant(given, names)
+    return f"did you mean {' or '.join(f'{quote}{each}{quote}' for each in found)}?" if found else ""
+
+
+def keywords(called: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """For a function that is called by this name: a keyword that it does not have is an error that names the one it has."""
+
+    def explained(function: Callable[P, T]) -> Callable[P, T]:
+        known = tuple(inspect.signature(function).parameters)
+
+        @functools.wraps(function)
+        def explaining(*arguments: P.args, **given: P.kwargs) -> T:
+            for name in given:
+                if name not in known:
+                    hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
+                    raise TypeError(f"{called} takes no argument {name!r}; {hint}")
+            return function(*arguments, **given)
+
+        return explaining
+
+    return explained
+
+
+def _plain(name: str) -> str:
+    return "".join(each for each in name.lower() if each.isalnum()) or name
+
+
+def _first(choices: str, ours: dict[str, list[str]]) -> list[str]:
+    for choice in choices.split():
+        if found := [name for each in choice.split("|") for name in ours.get(each, ())]:
+            return found
+    return []

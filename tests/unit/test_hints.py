@@ -1,0 +1,134 @@
+"""What is meant by names that are not there, on the command line, in Spark's options and in Python."""
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jjq
+from jjq.cli import main
+from jjq.cli.commands import build_parser
+from jjq.errors import InvalidArgument
+from jjq.hints import meant
+from jjq.server.http_operations import parse_json
+from jjq.server.http_records import start_in, start_of
+from jjq.values import unique
+from pyspark_jjq.options import parse_source
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("tail t --since 5", "did you mean --start?"),
+        ("serve --prot 1", "did you mean --flight-port or --http-port?"),
+        ("serve --http-prot 1", "did you mean --http-port?"),
+        ("tail t --from-beginning", "did you mean --start?"),
+        ("subscriber create t --offset 3", "did you mean --start?"),
+        ("tail t --bootstrap-server x:1", "did you mean --broker?"),
+        ("tail t --host x", "did you mean --broker?"),
+        ("tail --topic t", "TOPIC has no option before it: jjq tail TOPIC"),
+        ("push --topic t", "TOPIC has no option before it: jjq push TOPIC FILE"),
+        ("pop --group g", "SUBSCRIBER has no option before it: jjq pop SUBSCRIBER"),
+        ("push t -f csv", "did you mean --format?"),
+        ("tail t -c 5", "did you mean --count?"),
+        ("topic delete t --force", "did you mean --yes?"),
+        ("tail t --colunms=n", "did you mean --columns?"),
+        ("tial t", "did you mean tail?"),
+        ("consume t", "did you mean tail?"),
+        ("topic ls", "did you mean list?"),
+    ],
+)
+def test_a_mistyped_or_foreign_option_leads_to_ours(line: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(shlex.split(line)) == 2
+    said = capsys.readouterr().err
+    assert hint in said
+    assert len(said.splitlines()) == 2
+
+
+@pytest.mark.parametrize("line", ["tail t --nothing-like-it", "push t -z", "tail t --name x"])
+def test_what_is_near_nothing_gets_no_hint(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(shlex.split(line)) == 2
+    said = capsys.readouterr().err
+    assert "unrecognized arguments" in said
+    assert "did you mean" not in said
+
+
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("startingOffset", "startingOffsets"), ("starting_offsets", "startingOffsets"), ("since", "startingTimestamp"),
+        ("fromBeginning", "startingOffsets"), ("bootstrapServers", "broker"), ("topics", "topic"),
+        ("maxRecordsPerTrigger", "maxOffsetsPerTrigger"), ("group", "subscriber"), ("directory", "path"),
+    ],
+)  # fmt: skip
+def test_an_option_of_spark_leads_to_ours(option: str, hint: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"did you mean {hint}[?]"):
+        parse_source({"path": "p", "topic": "t", option: "x"} if option != "topics" else {"path": "p", option: "x"})
+
+
+def test_a_keyword_of_python_leads_to_ours(tmp_path: Path) -> None:
+    wrong: Any = {"readonly": True}
+    with pytest.raises(TypeError, match=r"jjq\.open takes no argument 'readonly'; did you mean read_only\?"):
+        jjq.open(tmp_path, **wrong)
+    with pytest.raises(TypeError, match=r"jjq\.connect takes no argument 'patience'; there are url, token"):
+        jjq.connect("jjq://localhost:1", patience=wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_spelling_comes_before_the_table_and_the_table_before_what_is_near() -> None:
+    assert meant("Time-Out", ["timeout", "time_out_s"]) == ["timeout"]
+    assert meant("since", ["--json", "--start"]) == ["--start"]
+    assert meant("since", ["--json"]) == []
+
+
+# --- the help --------------------------------------------------------------------------------------------------------
+
+
+def test_alone_the_command_lists_all_commands_in_groups_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "\n\ntopics and records:\n  topic " in printed.err
+    assert "\n\nthe broker:\n  serve " in printed.err
+    shown = [line.split()[0] for line in printed.err.splitlines() if line.startswith("  ")]
+    groups = [each for each in build_parser()._actions if isinstance(each, argparse._SubParsersAction)]
+    assert [each for each in shown if each in groups[0].choices] == list(groups[0].choices)
+
+
+def test_so_does_a_group_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topic"]) == 2
+    assert "describe" in capsys.readouterr().err
+    assert main(["topic", "--json"]) == 2
+
+
+@pytest.mark.parametrize(("line", "shows"), [("help", "topics and records:"), ("help topic create", "--partitions N")])
+def test_help_is_a_command_too(line: str, shows: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(line.split())
+    assert ended.value.code == 0
+    assert shows in capsys.readouterr().out
+
+
+# --- a partition twice -----------------------------------------------------------------------------------------------
+
+
+def test_a_start_that_names_a_partition_twice_is_an_error() -> None:
+    for text in ("0:1,0:2", "0:1,1:2,00:3"):
+        with pytest.raises(InvalidArgument, match="names partition 0 twice"):
+            start_of(text)
+    with pytest.raises(InvalidArgument, match="names partition 0 twice"):
+        start_in({"0": 1, "00": 2})
+    with pytest.raises(Exception, match="the name '0' stands there twice"):
+        parse_json(b'{"start": {"0": 1, "0": 2}}', unique)
+    assert start_of("0:1,1:2") == {0: 1, 1: 2} == start_in({"0": 1, "1": 2})
+
+
+@pytest.mark.parametrize(
+    ("starts", "said"),
+    [('{"t":{"0":1,"00":2}}', "names partition 0 twice"), ('{"t":{"0":1,"0":2}}', "the name '0' stands there twice")],
+)
+def test_so_it_is_in_spark(starts: str, said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        parse_source({"path": "p", "topic": "t", "startingOffsets": starts})

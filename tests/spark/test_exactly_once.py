@@ -14,7 +14,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import jjq
+from tests.spark.killed_worker import KilledSource
 from tests.spark.sinks_without import SOURCES
+from tests.stores import assert_whole, paths
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = 25
@@ -145,6 +147,25 @@ def test_a_task_that_fails_half_way_leaves_nothing_and_its_rows_come_once(
     assert [each[:5] for each in written(store)] == value(large)
     store.topic("out").push(b"after")
     assert written(store)[-1] == b"after"
+
+
+@pytest.mark.parametrize(("source", "sink"), [("killed", "jjq"), ("jjq", "killed")], ids=["it reads", "it writes"])
+def test_a_worker_that_is_killed_amid_a_task_leaves_nothing_and_its_rows_come_once(
+    spark: SparkSession, store: jjq.Store, checkpoint: Path, large: int, source: str, sink: str
+) -> None:
+    spark.dataSource.register(KilledSource)
+    reading = spark.readStream.format(source).options(topic="in", startingOffsets="earliest")
+    frame = reading.load(str(store.path)).select("value")
+    with pytest.raises(StreamingQueryException, match="Python worker exited unexpectedly"):
+        run(frame, store, checkpoint, sink)
+    assert written(store) == []
+    run(frame, store, checkpoint, sink)
+    assert [each[:5] for each in written(store)] == value(large)
+    left = len(paths(store.path, "*.json"))
+    assert (left > 0) == (sink == "killed")  # what it had staged, with a note
+    assert store.maintain(grace_us=0).staged_reaped == left
+    assert paths(store.path, "*.json") == []
+    assert_whole(store)
 
 
 @pytest.mark.timeout(600)

@@ -250,6 +250,20 @@ def test_a_stream_goes_on_from_its_checkpoint_and_the_checkpoint_wins(
     assert values(stream.run(startingOffsets="latest")) == [[b"d"]]
 
 
+def test_a_first_micro_batch_that_is_done_again_begins_where_it_did(
+    spark: SparkSession, store: jjq.Store, tmp_path: Path
+) -> None:
+    """Of that one Spark has only the end in the checkpoint."""
+    topic = store.create_topic("t")
+    topic.push_many([b"a", b"b"])
+    stream = Stream(spark, store, tmp_path)
+    stream.run(startingOffsets="earliest")
+    topic.push(b"c")
+    for name in ("0", ".0.crc"):
+        (stream.checkpoint / "commits" / name).unlink(missing_ok=True)
+    assert values(stream.run(startingOffsets="latest")) == [[b"a", b"b"], [b"c"]]
+
+
 def test_a_limit_cuts_available_now_into_micro_batches(spark: SparkSession, store: jjq.Store, tmp_path: Path) -> None:
     topic = store.create_topic("t", partitions=2)
     topic.push_many([b"%d" % i for i in range(8)], partition=0)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +49,18 @@ def open_store(path: str, *, create: bool = False) -> Store:
     # The planner and the committer stay as long as the query, so they take their turn at maintenance; tasks do not.
     store = jjq.open(path, create=create, maintenance=TaskContext.get() is None)
     _opened[key] = (_identity(path), store)
+    _spare_the_collector()
     return store
+
+
+@functools.cache
+def _spare_the_collector() -> None:
+    """Spark's Python worker collects garbage after each task and each call of a planner, for which every object of every
+    module is looked at: longer than a small task takes. What is there by now stays as long as the process."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if main is not None and main.name == "pyspark.daemon":
+        gc.collect()
+        gc.freeze()
 
 
 def _connect(broker: BrokerUrl) -> Store:
@@ -64,6 +78,7 @@ def _connect(broker: BrokerUrl) -> Store:
         if access.files is not None:
             store.see_files(access.files)
         known = _opened[key] = None, store
+        _spare_the_collector()
     return known[1]
 
 

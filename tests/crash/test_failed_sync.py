@@ -134,3 +134,24 @@ def test_other_processes_are_told_of_a_failed_sync_though_there_is_no_room_for_i
                 with pytest.raises(DataLoss):
                     each.topic("t").plan(0, 3, 8, lineage=0)
         assert_whole(store)
+
+
+@pytest.mark.parametrize("part", [0, 1, 79])
+def test_the_mark_of_a_failed_sync_stays_until_there_is_room_to_close_the_file(part: int, place: Path) -> None:
+    with Syncs() as syncs, open_alone(place / "store") as store:
+        topic = store.create_topic("t", sync="interval", sync_interval_ms=3_600_000)
+        topic.push_many([b"synced"] * 3)
+        log = store.log(topic.id, 0)
+        log.sync()
+        topic.push_many([b"lost"] * 5)
+
+        def fails() -> None:
+            with open_alone(place / "store") as child, LosingAll(syncs.synced, part):
+                for _ in range(2):
+                    with pytest.raises(StoreError):
+                        child.log(topic.id, 0).sync()
+
+        for _ in range(2):
+            elsewhere(fails)
+        assert topic.push(b"next").offset == 3
+        assert_whole(store)

@@ -245,11 +245,8 @@ class ActiveFile:
         except OSError:
             # The page cache now shows bytes that may never reach the disk. Nobody may add to them or believe them.
             self.failed = True
-            try:
+            with contextlib.suppress(OSError):
                 self._write_close_locked("failed", self.synced_offset)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    self._mark_failed_locked()
             raise
 
     def _mark_failed_locked(self) -> None:
@@ -272,15 +269,22 @@ class ActiveFile:
         files.datasync(self._index_fd)
 
     def _write_close_locked(self, reason: str, end: int) -> None:
+        try:
+            self._add_entry(self._closing(reason, end))
+        except OSError:
+            if self.failed:  # maybe marked before: what was written of the entry lies over the mark
+                with contextlib.suppress(OSError):
+                    self._mark_failed_locked()
+            raise
+
+    def _closing(self, reason: str, end: int) -> Entry:
         last = self.last
         position, crc, run_max = last.end_position, last.file_crc, last.run_max_ts
         if end < last.end:  # unsynced records that a failed sync takes back
             before = self._entry_ending_at(end)
             position, crc, run_max = before.end_position, before.file_crc, before.run_max_ts
         code = fmt.CLOSE_REASONS.index(reason)
-        self._add_entry(
-            Entry(CLOSE, SYNCED, 0, 0, end, code, position, 0, NO_TS, NO_TS, run_max, last.appended_at, crc)
-        )
+        return Entry(CLOSE, SYNCED, 0, 0, end, code, position, 0, NO_TS, NO_TS, run_max, last.appended_at, crc)
 
     def _add_entry(self, entry: Entry) -> None:
         files.pwrite(self._index_fd, fmt.pack_entry(entry), self._known * ENTRY_SIZE)

@@ -314,8 +314,8 @@ def problems(store: Store) -> list[tuple[str, str]]:
         try:
             open_object(store, f"sha256:{info.hash}").close()
         except InvalidArgument:
-            # A push that is under way, or has died, may not have come to its object.
-            if records := store.catalog.driver.rows("placed_references", hash=info.hash):
+            # A push that is under way, or has died, may not have come to its object; where its record may be there, it had.
+            if records := store.catalog.driver.rows("begun_references", hash=info.hash):
                 found.append((path, f"the object is missing; {len(records)} records refer to it"))
         except DamagedSegment:
             found.append((path, "the object is not what was pushed"))

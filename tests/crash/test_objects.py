@@ -85,6 +85,23 @@ def test_a_push_that_is_killed_at_any_step_leaves_no_object_for_nothing(
     assert unsure <= 8  # only who died between its note and its record: of these the object stays a day
 
 
+def test_a_missing_object_is_said_also_where_the_push_died_with_its_record(place: Path) -> None:
+    make(place / "template")
+    number, died, said = 0, True, 0
+    while died:
+        number += 1
+        path = copy_store(place / "template", place / str(number))
+        died = dies(lambda path=path: push_alone(path), number)  # type: ignore[misc]
+        with open_alone(path) as store:
+            records = check_objects(store)
+            for each in kept(store):
+                each.unlink()
+            found = [why for _, why in objects.problems(store) if "is missing" in why]
+            assert found or not records
+            said += bool(found)
+    assert said > 1
+
+
 @pytest.mark.parametrize("for_good", [False, True], ids=["once", "until mended"])
 def test_a_push_that_fails_at_any_step_leaves_no_object_for_nothing(
     for_good: bool, place: Path, monkeypatch: pytest.MonkeyPatch

@@ -32,8 +32,8 @@ AND p.partition = object_references.partition), record_offset + 1)
 -- name: unplaced_references
 SELECT id FROM object_references WHERE record_offset IN (-1, -3) LIMIT 1
 
--- name: placed_references
-SELECT id FROM object_references WHERE hash = :hash AND record_offset >= 0
+-- name: begun_references
+SELECT id FROM object_references WHERE hash = :hash AND record_offset <> -3
 
 -- name: drop_unbegun_references
 DELETE FROM object_references WHERE record_offset = -3

@@ -200,6 +200,17 @@ def test_answers_that_a_client_never_says_it_has_are_bounded(monkeypatch: pytest
     assert session.once(11, 9, lambda: 11) == 11
 
 
+def test_an_answer_that_comes_when_its_client_has_given_up_is_not_kept() -> None:
+    session = Session("a session", "anybody")
+
+    def act() -> bytes:
+        assert session.once(2, 2, lambda: b"next") == b"next"
+        return bytes(1 << 20)
+
+    session.once(1, 1, act)
+    assert session.answer_bytes == len(b"next")
+
+
 def test_large_answers_that_a_client_never_says_it_has_are_bounded(front: Front) -> None:
     """Each answer has 4 MiB: of those that are awaited the broker keeps what fits, of those that have come nothing."""
     assert front.front._served is not None

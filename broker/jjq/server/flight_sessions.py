@@ -154,7 +154,8 @@ class Session:
         finally:
             with self._mutex:
                 answer.there = True
-                self.answer_bytes += answer.size
+                if number in self._answers:  # else the client has given it up meanwhile
+                    self.answer_bytes += answer.size
                 self._answered.notify_all()
 
     def _let_go_locked(self, number: int, waiting: Collection[int]) -> None:

@@ -414,6 +414,15 @@ def test_seek_moves_back_and_forth_for_pop_and_poll_alike(store: jjq.Store, topi
     assert values(subscriber.poll()) == [b"d"]
 
 
+def test_what_was_popped_is_polled_again_after_a_seek_by_another_handle(
+    store: jjq.Store, topic: jjq.Topic, reopen: Reopen
+) -> None:
+    subscriber = store.create_subscriber("letters", "s")
+    assert [subscriber.pop().value, subscriber.pop().value] == [b"a", b"b"]
+    reopen().subscriber("s").seek("earliest")
+    assert values(subscriber.poll()) == [b"a", b"b", b"c", b"d"]
+
+
 def test_a_mapping_moves_only_the_partitions_it_names(store: jjq.Store) -> None:
     topic = store.create_topic("t", partitions=2)
     for partition in range(2):

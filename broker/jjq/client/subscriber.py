@@ -44,7 +44,7 @@ class RemoteSubscriber(RemoteHandle, Subscriber):
         self._taken: dict[int, tuple[int, int]] = {}  # and here
         self._polls = False
         self._fetches = 0  # begun so far
-        self._popped: dict[int, int] = {}  # up to these offsets nothing is to be polled any more
+        self._popped: dict[int, int] = {}  # since the last poll began: up to these offsets it is to give nothing
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "polling" if self._polls else "open"
@@ -114,6 +114,8 @@ class RemoteSubscriber(RemoteHandle, Subscriber):
             self._fetches += 1
             handle = self._handle
             if not self._ahead:
+                with self._mutex:
+                    self._popped.clear()  # the broker's handle knows of those; others may have moved the cursor back since
                 try:
                     told = self._act("poll", wait, handle=handle, max_records=most, timeout=wait)
                 except StoreClosed:
@@ -173,8 +175,6 @@ class RemoteSubscriber(RemoteHandle, Subscriber):
         told = self._act("seek", start=wire.pack_start(start))
         with self._mutex:
             moved = {partition: (offset, lineage) for partition, offset, lineage in told}
-            for partition in moved:
-                self._popped.pop(partition, None)
             old = self._handle
             if beside or self._fetches != before:
                 # What is being polled is of before or of after this, and the broker's handle is behind it: another one goes on.

@@ -145,7 +145,8 @@ def _link_requests(
                 )
             else:
                 keys, headers = batch.column(0), batch.column(1)
-                user = pa.Table.from_arrays(batch.columns[2:], schema=topic.schema)
+                # By its own columns: one that was built later may have more.
+                user = pa.Table.from_batches([batch.select(batch.schema.names[2:])])
             stamps = None if request.stamps is None else pa.array(request.stamps, pa.int64())
             stage.write(topic, user, partition=place, keys=keys, headers=headers, timestamps=stamps)
         staged = stage.finish()

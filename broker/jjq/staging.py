@@ -89,6 +89,8 @@ class Stage:
         own = self._topics.get(topic.id)
         if own is None:
             own = self._topics[topic.id] = self._store._topic(self._store.facts(topic.id).row())
+        if partition is not None:
+            own.check_partition(partition)  # before anything is prepared, as for a new one it takes in new columns, too
         table = to_table(data)  # once, as a reader cannot be read again
         prepared = own.retry_schema(
             lambda: prepare(own, table, key=key, keys=keys, headers=headers, timestamps=timestamps)

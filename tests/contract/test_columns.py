@@ -1,4 +1,6 @@
-"""How many columns a topic may have."""
+"""How many columns a topic may have, and columns that come while rows are pushed."""
+
+from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
@@ -23,3 +25,28 @@ def test_a_topic_has_so_many_columns_and_no_more(store: jjq.Store) -> None:
         topic.push({f"d{i}": i for i in range(100_000)})
     (row,) = topic.read(columns=["c0", "c4095"], metadata=[]).read_all().to_pylist()
     assert row == {"c0": 1, "c4095": 2}
+
+
+def test_columns_and_partitions_that_come_at_once_while_rows_are_staged(
+    store: jjq.Store, reopen: Callable[[], jjq.Store]
+) -> None:
+    topic = store.create_topic("t", schema=pa.schema([("a", pa.int64())]), sync="none")
+    with store.stage() as stage:
+        stage.write(topic, pa.table({"a": [1]}), partition=0)
+        reopen().alter_topic("t", partitions=2, add_columns=pa.schema([("b", pa.int64())]))
+        stage.write(topic, pa.table({"a": [2]}), partition=1)
+        stage.write(topic, pa.table({"a": [3], "b": [3]}), partition=1)
+        store.commit(stage.finish())
+    found = reopen().topic("t").read(metadata=[]).read_all().to_pylist()
+    assert found == [{"a": 1, "b": None}, {"a": 2, "b": None}, {"a": 3, "b": 3}]
+
+
+def test_columns_that_a_later_row_of_an_atomic_push_is_the_first_to_have(
+    store: jjq.Store, reopen: Callable[[], jjq.Store]
+) -> None:
+    topic = store.create_topic("t", schema=pa.schema([("a", pa.int64())]), partitions=2, sync="none")
+    reopen().alter_topic("t", add_columns=pa.schema([("b", pa.int64())]))
+    keys = sorted(map(str, range(8)), key=lambda key: topic.push({"a": 0}, key=key).partition)
+    topic.push_many([{"a": 1}, {"a": 2, "b": 2}], keys=[keys[0], keys[-1]], atomic=True)
+    found = [row for row in topic.read(metadata=[]).read_all().to_pylist() if row["a"]]
+    assert found == [{"a": 1, "b": None}, {"a": 2, "b": 2}]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import jjq
-from jjq import files
+from jjq import files, objects
 from jjq.clock import now_us
 from jjq.errors import DataLoss, WriterConflict
 from jjq.maintenance import Maintenance
@@ -383,6 +383,34 @@ def test_cursors_come_from_the_backup(place: Path) -> None:
     assert report.subscribers == 0
     assert "subscribers" in report.notes[0]
     assert_whole(path)
+
+
+def test_objects_stay_that_records_since_the_backup_refer_to(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were on their way in then, and those that were pushed again."""
+    path = place / "store"
+    with jjq.open(path) as store:
+        topic = store.create_topic("t", segment_rows=1)
+        topic.push_file(b"again", "before")
+        keep = objects.Incoming.keep
+
+        def backed_up_amid(incoming: objects.Incoming, target: Path) -> None:
+            store.maintain()
+            keep(incoming, target)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(objects.Incoming, "keep", backed_up_amid)
+            topic.push_file(b"on its way", "since")
+        topic.push_file(b"again", "since")
+    lose_catalog(path)
+    repair(path)
+    with jjq.open(path) as store:
+        topic = store.alter_topic("t", retention_segments=2)
+        store.maintain()
+        assert [each.start for each in topic.offsets()] == [1]
+        for each in topic.records(topic.plan(0, 1, 3)):
+            with store.open_object(each) as stream:
+                assert stream.read() in (b"again", b"on its way")
+        assert_whole(store)
 
 
 def test_an_old_copy_of_the_catalog_put_back_costs_nothing(place: Path) -> None:

@@ -12,3 +12,8 @@ UPDATE channel_leases SET consumer_id = NULL, due_at = 0 WHERE consumer_id IS NO
 
 -- name: drop_lost_object_references
 DELETE FROM object_references WHERE topic_id NOT IN (SELECT id FROM topics)
+
+-- name: doubt_object_references
+INSERT INTO object_references (id, hash, topic_id, partition, record_offset, created_at)
+SELECT DISTINCT hash || ':' || topic_id, hash, topic_id, -1, -1, :now FROM object_references WHERE TRUE
+ON CONFLICT (id) DO UPDATE SET record_offset = -1

@@ -114,8 +114,7 @@ class RemoteSubscriber(RemoteHandle, Subscriber):
             self._fetches += 1
             handle = self._handle
             if not self._ahead:
-                with self._mutex:
-                    self._popped.clear()  # the broker's handle knows of those; others may have moved the cursor back since
+                self._popped = {}  # the broker's handle knows of those; others may have moved the cursor back since
                 try:
                     told = self._act("poll", wait, handle=handle, max_records=most, timeout=wait)
                 except StoreClosed:

@@ -18,7 +18,8 @@ INSERT INTO objects (hash, bytes, created_at) VALUES (:hash, :bytes, :created_at
 SELECT bytes FROM objects WHERE hash = :hash
 
 -- name: objects
-SELECT o.hash, o.bytes, o.created_at, COUNT(r.id) FROM objects o LEFT JOIN object_references r ON r.hash = o.hash
+SELECT o.hash, o.bytes, o.created_at, COUNT(r.id) FROM objects o
+LEFT JOIN object_references r ON r.hash = o.hash AND r.partition <> -2
 GROUP BY o.hash, o.bytes, o.created_at ORDER BY o.hash
 
 -- name: topics_of_object
@@ -33,7 +34,7 @@ AND p.partition = object_references.partition), record_offset + 1)
 SELECT id FROM object_references WHERE record_offset IN (-1, -3) LIMIT 1
 
 -- name: begun_references
-SELECT id FROM object_references WHERE hash = :hash AND record_offset <> -3
+SELECT id FROM object_references WHERE hash = :hash AND record_offset <> -3 AND partition <> -2
 
 -- name: drop_unbegun_references
 DELETE FROM object_references WHERE record_offset = -3

@@ -15,5 +15,5 @@ DELETE FROM object_references WHERE topic_id NOT IN (SELECT id FROM topics)
 
 -- name: doubt_object_references
 INSERT INTO object_references (id, hash, topic_id, partition, record_offset, created_at)
-SELECT DISTINCT hash || ':' || topic_id, hash, topic_id, -1, -1, :now FROM object_references WHERE TRUE
+SELECT DISTINCT hash || ':' || topic_id, hash, topic_id, -2, -1, :now FROM object_references WHERE TRUE
 ON CONFLICT (id) DO UPDATE SET record_offset = -1

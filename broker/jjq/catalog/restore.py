@@ -95,9 +95,8 @@ def carry_over(older: Catalog, catalog: Catalog) -> None:
         for statement in ("drop_lost_channels", "drop_lost_channel_partitions", "drop_lost_channel_leases",
                           "free_channel_leases", "drop_lost_object_references", "drop_lost_pushed"):  # fmt: skip
             tx.run(statement)
-        tx.run(
-            "doubt_object_references", now=now_us()
-        )  # records that were pushed since the backup may refer to them, too
+        # Records that were pushed since the backup may refer to them, too.
+        tx.run("doubt_object_references", now=now_us())
         for topic_id, *_ in tx.rows("topics"):  # one may have got partitions since the backup
             tx.run("fill_channel_partitions", topic_id=topic_id)
 

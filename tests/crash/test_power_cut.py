@@ -205,8 +205,9 @@ def chances(cut: int, some: int) -> list[Chance]:
 
 def cut_everywhere(
     place: Path, sync: str, monkeypatch: pytest.MonkeyPatch, *, some: int = 1, verify_each: int = 5,
-    steps: int | None = None,
+    steps: int | None = None, first: int = 0, every: int = 1,
 ) -> None:  # fmt: skip
+    """With each chance, or with one of `every` so many at a cut, and at the next cut with the next ones."""
     root = place / "recorded"
     root.mkdir()
     recorded = record(root, sync)
@@ -215,7 +216,7 @@ def cut_everywhere(
         if steps is not None and recorded.done_before(cut) > steps:
             break
         done = recorded.done_before(cut)
-        for chance in chances(cut, some):
+        for chance in chances(cut, some)[(cut + first) % every :: every]:
             tree = after_power_cut(recorded.events[:cut], chance)
             # Where all is synced, every chance leaves the same.
             if (done, what := frozenset(tree.items())) in seen:
@@ -232,7 +233,9 @@ def cut_everywhere(
 @pytest.mark.slow
 @pytest.mark.parametrize("sync", SYNC_MODES)
 def test_what_is_there_after_a_power_cut_at_any_point(sync: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cut_everywhere(place, sync, monkeypatch)
+    # The modes beside `always` sync at the same places but for two or three, and promise the same: at each cut each has half
+    # of the chances, the other one the other half.
+    cut_everywhere(place, sync, monkeypatch, first=SYNC_MODES.index(sync), every=1 if sync == "always" else 2)
 
 
 def test_what_is_there_after_many_power_cuts_while_a_store_is_founded(

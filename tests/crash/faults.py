@@ -45,6 +45,9 @@ CHANGES = (
     "set_size",
     *CATALOG,
 )
+# What these do is gone with the process, so to die before one of them or after it leaves the same.
+TRACELESS = frozenset({"open", "sync", "sync_dir", "begin"})
+LEFT = tuple(kind for kind in CHANGES if kind not in TRACELESS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,9 +323,10 @@ class Filling(Disk):
 
 
 class Dying(Counting):
-    """Ends the process, as SIGKILL would, before the `number`-th operation, or half-way through it where it is a write."""
+    """Ends the process, as SIGKILL would, before the `number`-th operation that leaves something, or half-way
+    through it where it is a write."""
 
-    def __init__(self, number: int, kinds: Iterable[str] = CHANGES, *, part: float = 0.0) -> None:
+    def __init__(self, number: int, kinds: Iterable[str] = LEFT, *, part: float = 0.0) -> None:
         super().__init__(kinds)
         self.number, self.part = number, part
 

@@ -17,8 +17,8 @@ def elsewhere(act: Callable[[], object]) -> None:
 
 
 def dies(act: Callable[[], object], number: int, part: float = 0.0) -> bool:
-    """Does `act` in a child that dies before (with `part`: half-way through) its `number`-th change of the disk, counted
-    from 1. False when it was done before that. `act` opens what it needs itself."""
+    """Does `act` in a child that dies before (with `part`: half-way through) its `number`-th change of the disk that
+    outlives a process, counted from 1. False when it was done before that. `act` opens what it needs itself."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads: the child uses none of them
         child = os.fork()

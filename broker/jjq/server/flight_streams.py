@@ -17,7 +17,7 @@ from jjq.log.resent import Unknowable, find
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Slice
 from jjq.server import flight_objects
-from jjq.server.batches import check_batch
+from jjq.server.batches import check_batch, check_rows
 from jjq.server.flight_append import append, append_value
 from jjq.server.flight_calls import MOST_RANGES, Call, listed, report, stage_of, texts
 from jjq.server.flight_sessions import refuse_unknown
@@ -144,6 +144,7 @@ def _push(
         if batch is None:
             continue
         call.caller.may_push(topic.name, batch.num_rows, batch.nbytes)
+        check_rows(topic, batch)
         done = topic.push_table(batch)
         ranges = [[each.partition, each.start, each.end, each.timestamp] for each in done.ranges]
         _tell(writer, wire.encode({"ranges": ranges}))
@@ -213,6 +214,7 @@ class _Appending:
         def act() -> tuple[int, int]:
             # Here, and not before: what was done already is not refused when it comes again.
             call.pushed_to(self._topic_id, batch.num_rows, batch.nbytes)
+            check_rows(topic, batch)
             return append(topic, place, among, batch, stamps, most, mark)
 
         def act_unless_done() -> tuple[int, int]:
@@ -259,6 +261,7 @@ def _stage(
 
         def write(batch: pa.RecordBatch) -> None:
             call.caller.spend(batch.num_rows, batch.nbytes)
+            check_rows(topic, batch)
             table = pa.Table.from_batches([batch])
             beside = {
                 name: table.column(name)

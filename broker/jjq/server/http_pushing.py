@@ -12,7 +12,7 @@ import pyarrow as pa
 from jjq.errors import InvalidArgument, JjqError, TopicDeleted
 from jjq.log import flat
 from jjq.model import Position, Positions
-from jjq.server.batches import check_batch
+from jjq.server.batches import check_batch, check_rows
 from jjq.server.events import open_topic
 from jjq.server.gathering import Item
 from jjq.server.http_errors import RequestError
@@ -237,6 +237,7 @@ async def _push_arrow(request: Request) -> dict[str, Any]:
 
     def push(topic: Topic) -> Positions:
         topic.refresh()
+        check_rows(topic, rows)
         return topic.push_table(
             rows, key=given["key"], partition=given["partition"], timestamp=given["timestamp"],
             writer_id=given["writer_id"], batch_id=given["batch_id"],

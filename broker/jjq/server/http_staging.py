@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from jjq.errors import InvalidArgument
 from jjq.model import StagedFile
+from jjq.server.batches import check_rows
 from jjq.server.http_operations import ARROW, JSON, Table, named, query
 from jjq.server.http_pushing import TOPIC, arrow_body
 from jjq.server.http_requests import Request
@@ -65,6 +66,7 @@ async def stage_records(request: Request) -> dict[str, Any]:
 
     def stage() -> list[dict[str, Any]]:
         topic = request.store.topic(given["topic"])
+        check_rows(topic, rows)
         stamps = None if given["timestamp"] is None else _column(rows, given["timestamp"])
         with request.store.stage() as stage:
             stage.write(topic, rows, partition=given["partition"], key=given["key"], timestamps=stamps)

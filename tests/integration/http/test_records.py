@@ -1,6 +1,7 @@
 """Topics and records over HTTP: made, pushed in every form, read, searched, followed."""
 
 import json
+import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -415,3 +416,54 @@ def test_a_read_only_store_is_served_and_refuses_pushes(tmp_path: Any) -> None:
         assert [each["value"] for each in front.json("GET", "/api/topics/t/records")["records"]] == ["x"]
         assert front.code("POST", "/pub?topic=t", content=b"y") == (409, "store_read_only")
         assert front.json("GET", "/readyz") == {"status": "ok"}
+
+
+def _encoded() -> dict[str, pa.RecordBatch]:
+    """A few kilobytes each, and as plain columns from a hundred megabytes to terabytes."""
+    one = pa.array(["x" * 1000])
+    rows = 300_000
+    indices = pa.Array.from_buffers(pa.int8(), rows, [None, pa.py_buffer(bytes(rows))])
+    view = pa.array(["x" * 10_000]).cast(pa.string_view())
+    views = pa.py_buffer(bytes(memoryview(view.buffers()[1])[:16]) * 15_000)
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([1 << 28], pa.int32()), one)
+    elements = pa.nulls(1 << 28)
+    ends = pa.py_buffer(struct.pack("<2i", 0, 1 << 28))
+    columns = {
+        "dictionary": pa.DictionaryArray.from_arrays(indices, one),
+        "numbers": pa.DictionaryArray.from_arrays(indices, pa.array([1.5])),
+        "view": pa.Array.from_buffers(pa.string_view(), 15_000, [None, views, view.buffers()[2]]),
+        "runs": runs,
+        "null": pa.nulls(1 << 28),
+        "empty": pa.Array.from_buffers(pa.binary(0), 1 << 28, [None, pa.py_buffer(b"")]),
+        "list": pa.Array.from_buffers(pa.list_(pa.null()), 1, [None, ends], children=[elements]),
+    }
+    return {name: pa.record_batch({"value": column}) for name, column in columns.items()}
+
+
+@pytest.mark.parametrize("kind", ["dictionary", "numbers", "view", "runs", "null", "empty", "list"])
+@pytest.mark.parametrize("where", ["records", "stage"])
+def test_an_arrow_stream_is_held_to_the_bound_by_what_its_columns_come_to(
+    serve: Fronting, kind: str, where: str
+) -> None:
+    front = serve(max_request_bytes=1 << 20)
+    front.store.create_topic("t")
+    body = arrow(pa.Table.from_batches([_encoded()[kind]]))
+    assert len(body) < 1 << 20
+    answer = front.code("POST", f"/api/topics/t/{where}", content=body, headers={"content-type": ARROW})
+    assert answer == (413, "record_too_large")
+
+
+@pytest.mark.parametrize("where", ["records", "stage"])
+def test_columns_that_are_missing_count_for_each_row(serve: Fronting, where: str) -> None:
+    front = serve()
+    front.store.create_topic("wide", schema=pa.schema([(f"c{i}", pa.int64()) for i in range(4096)]))
+    for rows, status in ((10, 200), (1_000_000, 413)):
+        body = arrow(pa.table({"c0": pa.Array.from_buffers(pa.int8(), rows, [None, pa.py_buffer(bytes(rows))])}))
+        path = f"/api/topics/wide/{where}"
+        assert front.client.post(path, content=body, headers={"content-type": ARROW}).status_code == status
+
+
+def test_list_views_that_share_elements_are_refused(front: Front) -> None:
+    shared = pa.table({"value": pa.ListViewArray.from_arrays([0] * 4, [3] * 4, pa.array([3, 1, 2]))})
+    answer = front.code("POST", "/api/topics/t/records", content=arrow(shared), headers={"content-type": ARROW})
+    assert answer == (400, "invalid_argument")

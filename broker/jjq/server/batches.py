@@ -61,7 +61,7 @@ def _plain_bytes(column: Any) -> int:
             raise InvalidArgument("list views that share their elements are not taken; cast them to lists before")
         return count + _plain_bytes(column.values)
     if isinstance(column, (pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray)):  # a map is a list too
-        return max(column.nbytes, count + _plain_bytes(column.values))
+        return max(int(column.nbytes), count + _plain_bytes(column.values))
     if is_.is_struct(kind):
         return count + sum(_plain_bytes(column.field(i)) for i in range(kind.num_fields))
     return max(count, int(column.nbytes))
@@ -93,7 +93,7 @@ def _width(kind: pa.DataType) -> int:
     if pa.types.is_struct(kind):
         return 1 + sum(_width(field.type) for field in kind)
     try:
-        return (kind.bit_width + 7) // 8
+        return (int(kind.bit_width) + 7) // 8
     except ValueError:
         return 4  # the offset of a text or a list
 

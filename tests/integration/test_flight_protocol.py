@@ -181,6 +181,36 @@ def test_a_batch_that_is_damaged_is_refused_and_read_by_nobody(front: Front) -> 
     assert front.store.topic("t").offsets()[0].end == 0
 
 
+@pytest.mark.parametrize("how", ["path", "append"])
+def test_a_batch_is_held_to_the_bound_by_what_its_columns_come_to(front: Front, how: str) -> None:
+    topic = front.store.create_topic("t", schema=pa.schema([(f"c{i}", pa.int64()) for i in range(4096)]))
+    one, rows = pa.array(["x" * 1000]), 300_000
+    texts = pa.DictionaryArray.from_arrays(
+        pa.Array.from_buffers(pa.int8(), rows, [None, pa.py_buffer(bytes(rows))]), one
+    )
+    command = flight.FlightDescriptor.for_command(wire.encode({"append": topic.id}))
+    for column in (texts, pa.nulls(1 << 28), pa.nulls(1 << 20)):
+        batch = pa.record_batch({"c0": column, "_key": pa.nulls(len(column)), "_headers": pa.nulls(len(column))})
+        batch = batch if how == "append" else batch.select(["c0"])
+        where = command if how == "append" else flight.FlightDescriptor.for_path("t")
+        writer, reader = front.client.do_put(where, batch.schema)
+
+        def send(batch: pa.RecordBatch = batch, writer: Any = writer, reader: Any = reader) -> None:
+            if how == "append":
+                writer.write_with_metadata(batch, wire.encode({"partition": 0}))
+            else:
+                writer.write_batch(batch)
+            if (answer := reader.read()) is not None:
+                assert wire.decode(answer)["error"]["code"] == "record_too_large"
+                writer.close()
+                raise flight.FlightServerError(wire.decode(answer)["error"]["message"])
+            writer.close()
+
+        with pytest.raises(flight.FlightServerError, match="takes up to"):
+            send()
+    assert topic.offsets()[0].end == 0
+
+
 SAFE = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 1 << 70) | st.floats() | st.text(max_size=8) | st.sampled_from(["t", "s", "0" * 32]),

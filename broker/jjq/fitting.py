@@ -55,6 +55,16 @@ def same_kind(have: pa.DataType, want: pa.DataType, *, nested: bool = False) -> 
     return any(test(have) and test(want) for test in (_is_text, is_.is_date, is_.is_duration))
 
 
+def has_list_view(kind: pa.DataType) -> bool:
+    """Whether a type is a list view or holds one."""
+    is_ = pa.types
+    if is_.is_dictionary(kind):
+        return has_list_view(kind.value_type)
+    if is_.is_list_view(kind) or is_.is_large_list_view(kind):
+        return True
+    return any(has_list_view(kind.field(i).type) for i in range(kind.num_fields))
+
+
 def _is_text(kind: pa.DataType) -> bool:
     is_ = pa.types
     return bool(

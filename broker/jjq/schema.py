@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jjq.errors import InvalidArgument, SchemaMismatch
-from jjq.fitting import check_values, narrowed, same_kind
+from jjq.fitting import check_values, has_list_view, narrowed, same_kind
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -205,6 +205,12 @@ def cast(column: Any, kind: pa.DataType, name: str) -> Any:
     if column.type == kind:
         return column
     try:
+        if has_list_view(
+            column.type
+        ):  # pyarrow 26 makes other values of one that is part of another, and of none an error
+            raise pa.ArrowInvalid(
+                "list views are not taken; make lists of them, as pa.array(column.to_pylist(), type) does"
+            )
         column = decoded(column)
         if not same_kind(column.type, kind):
             is_ = pa.types

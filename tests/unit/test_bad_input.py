@@ -301,6 +301,21 @@ COLUMNS: dict[str, dict[str, pa.Array]] = {
 }
 
 
+@pytest.mark.parametrize("wrapped", [False, True], ids=["plain", "within a struct"])
+def test_list_views_are_refused_for_their_casts_are_wrong(store: jjq.Store, wrapped: bool) -> None:
+    views: pa.Array = pa.ListViewArray.from_arrays([0, 2, 5], [2, 3, 1], pa.array(range(6)))[1:]
+    kind: pa.DataType = pa.list_(pa.int64())
+    lists = pa.array(views.to_pylist(), kind)
+    if wrapped:
+        kind = pa.struct([("l", kind)])
+        views, lists = (pa.StructArray.from_arrays([each], ["l"]) for each in (views, lists))
+    topic = store.create_topic("views", schema=pa.schema([("c", kind)]))
+    with pytest.raises(SchemaMismatch, match=r"list views are not taken; make lists of them"):
+        topic.push_table(pa.table({"c": views}))
+    topic.push_table(pa.table({"c": lists}))
+    assert topic.read().read_all()["c"].to_pylist() == lists.to_pylist()
+
+
 @pytest.mark.parametrize("linked", [False, True], ids=["appended", "linked"])
 @pytest.mark.parametrize("kind", COLUMNS)
 def test_arrow_of_every_encoding_arrives_as_the_topics_types(store: jjq.Store, kind: str, linked: bool) -> None:

@@ -58,7 +58,7 @@ def _plain_bytes(column: Any) -> int:
         return count + _view_bytes(column)
     if is_.is_list_view(kind) or is_.is_large_list_view(kind):
         if (pc.sum(column.sizes.cast(pa.int64())).as_py() or 0) > len(column.values):
-            raise InvalidArgument("list views that share their elements are not taken; cast them to lists before")
+            raise InvalidArgument("list views that share their elements are not taken; make lists of them before")
         return count + _plain_bytes(column.values)
     if isinstance(column, (pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray)):  # a map is a list too
         return max(int(column.nbytes), count + _plain_bytes(column.values))

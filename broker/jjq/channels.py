@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from jjq.config import Duration
 from jjq.cursors import resolve_places
 from jjq.deadletter import dead_letter_name
 from jjq.errors import ChannelNotFound, InvalidArgument
+from jjq.hints import which
 from jjq.model import check_name
 from jjq.values import whole
 
@@ -63,11 +63,8 @@ def get(
         known = catalog.find_channel(driver, topic.id, name)
     if known is None:
         names = [each.name for each in catalog.all_channels(driver) if each.topic_id == topic.id]
-        near = difflib.get_close_matches(name, names, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names[:5])}" if names else ""
-        raise ChannelNotFound(
-            f"topic {topic.name!r} has no channel {name!r}; {hint or 'make it with create=True'}", channel=name
-        )
+        hint = which(name, names) or "make it with create=True"
+        raise ChannelNotFound(f"topic {topic.name!r} has no channel {name!r}; {hint}", channel=name)
     if ordered is not None and ordered != known.ordered:
         raise InvalidArgument(
             f"channel {name!r} of topic {topic.name!r} was made with ordered={known.ordered}, which cannot be changed"

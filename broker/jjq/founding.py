@@ -26,6 +26,8 @@ def prepare(path: Path, create: bool, read_only: bool | None) -> bool:
     exists = identity.exists()
     made: list[Path] = []
     if not exists and (not create or read_only):
+        if path.exists() and not path.is_dir():
+            raise StoreNotFound(f"{path} is a file, and a store is a directory; name another place")
         raise StoreNotFound(f"there is no store at {path}; make one with jjq.open(path) or `jjq topic create`")
     if not exists:
         if path.exists() and _has_other_files(path) and not identity.exists():

@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_SOME = 5  # names that are told of many
 
 # What Kafka, NSQ, Redis, Delta and Unix call it, and what it may be here: the first that is there is meant, with `|` between two
 # that may both be. Names are compared without capitals, dashes, dots and underscores.
@@ -57,6 +59,15 @@ def did_you_mean(given: str, names: Iterable[str], quote: str = "") -> str:
     """`did you mean topic?`, or nothing."""
     found = meant(given, names)
     return f"did you mean {' or '.join(f'{quote}{each}{quote}' for each in found)}?" if found else ""
+
+
+def which(name: str, names: Sequence[str]) -> str:
+    """What there is in the place of a name of a user's own that is not there; nothing where there is none."""
+    near = difflib.get_close_matches(name, names, 1)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    more = f" and {len(names) - _SOME} more" if len(names) > _SOME else ""
+    return f"there are {', '.join(names[:_SOME])}{more}" if names else ""
 
 
 def keywords(called: str) -> Callable[[Callable[P, T]], Callable[P, T]]:

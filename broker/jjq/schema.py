@@ -46,7 +46,9 @@ def check_schema(schema: object) -> pa.Schema:
     string; any time unit becomes microseconds, any zone UTC). Every column is nullable, metadata is dropped.
     """
     if not isinstance(schema, pa.Schema):
-        raise InvalidArgument(f"schema must be a pyarrow.Schema, not {type(schema).__name__}")
+        raise InvalidArgument(
+            f"schema must be a pyarrow.Schema, not {type(schema).__name__}; pa.schema({{'name': pa.string()}}) makes one"
+        )
     if not len(schema):
         raise SchemaMismatch("a schema needs at least one column; leave it out for a topic of plain values")
     _check_columns(schema)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import re
 import threading
@@ -32,7 +31,7 @@ from jjq.errors import (
 )
 from jjq.facts import Facts
 from jjq.feed import Place, follow
-from jjq.hints import keywords
+from jjq.hints import keywords, which
 from jjq.hot import DEFAULT_BYTES, HotStore
 from jjq.interest import check_pattern, glob, subscriptions
 from jjq.log.partition import PartitionLog
@@ -218,10 +217,8 @@ class Store(StoreParts):
         check_name(name, "topic")
         row = self.catalog.topic(name)
         if row is None:
-            names = self.catalog.topic_names()
-            near = difflib.get_close_matches(name, names, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names[:5])}" if names else ""
-            raise TopicNotFound(f"there is no topic {name!r} in {self.path}{hint}")
+            hint = which(name, self.catalog.topic_names())
+            raise TopicNotFound(f"there is no topic {name!r} in {self.path}{hint and f'; {hint}'}")
         return self._topic(row)
 
     def topics(self) -> list[Topic]:

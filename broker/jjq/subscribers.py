@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from jjq.catalog.rows import SubscriberRow
 from jjq.clock import now_us
 from jjq.cursors import lock_path, resolve_places, ring
 from jjq.errors import InvalidArgument, SubscriberExists, SubscriberNotFound
+from jjq.hints import which
 from jjq.model import check_name
 from jjq.skipping import check_on_data_loss
 from jjq.subscriber import Subscriber
@@ -48,9 +48,10 @@ def find(store: Store, name: str) -> Subscriber:
     row = store.catalog.subscriber(check_name(name, "subscriber"))
     if row is None:
         names = [each.name for each in store.catalog.subscribers()]
-        near = difflib.get_close_matches(name, names, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names[:5])}" if names else ""
-        raise SubscriberNotFound(f"there is no subscriber {name!r} in {store.path}{hint}")
+        hint = which(name, names)
+        if store.catalog.topic(name) is not None:
+            hint = "that is a topic; make a subscriber of it with create_subscriber, or `jjq subscriber create`"
+        raise SubscriberNotFound(f"there is no subscriber {name!r} in {store.path}{hint and f'; {hint}'}")
     topic = store.topic(row.topic)
     if topic.id != row.topic_id:  # deleted, and made again, a moment ago
         raise SubscriberNotFound(f"there is no subscriber {name!r} in {store.path}")

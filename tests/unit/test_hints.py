@@ -11,7 +11,7 @@ import jjq
 from jjq.cli import main
 from jjq.cli.commands import build_parser
 from jjq.errors import InvalidArgument
-from jjq.hints import meant
+from jjq.hints import meant, which
 from jjq.server.http_operations import parse_json
 from jjq.server.http_records import start_in, start_of
 from jjq.values import unique
@@ -132,3 +132,33 @@ def test_a_start_that_names_a_partition_twice_is_an_error() -> None:
 def test_so_it_is_in_spark(starts: str, said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
         parse_source({"path": "p", "topic": "t", "startingOffsets": starts})
+
+
+@pytest.mark.parametrize(
+    ("names", "hint"),
+    [
+        ([], ""),
+        (["orders", "other"], "did you mean 'orders'?"),
+        (["a", "b"], "there are a, b"),
+        (["a", "b", "c", "d", "e", "f", "g"], "there are a, b, c, d, e and 2 more"),
+    ],
+)
+def test_what_there_is_is_told_to_who_asks_for_what_is_not(names: list[str], hint: str) -> None:
+    assert which("order", names) == hint
+
+
+def test_a_topic_in_the_place_of_a_subscriber_is_told_apart(tmp_path: Path) -> None:
+    with jjq.open(tmp_path / "store") as store:
+        store.create_topic("t")
+        with pytest.raises(
+            jjq.SubscriberNotFound, match="that is a topic; make a subscriber of it with create_subscriber"
+        ):
+            store.subscriber("t")
+
+
+@pytest.mark.parametrize("read_only", [None, True])
+def test_a_file_in_the_place_of_a_store_is_called_one(tmp_path: Path, read_only: bool | None) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    with pytest.raises(jjq.StoreNotFound, match="file is a file, and a store is a directory"):
+        jjq.open(tmp_path / "file", create=False, read_only=read_only)
+    assert main(["--store", str(tmp_path / "file"), "topic", "list"]) == 1

@@ -166,6 +166,8 @@ def open_store(
     try:
         return jjq.open(path, create=create, maintenance=stays, create_topics=create_topics)
     except jjq.StoreNotFound as error:
+        if path.exists() and not path.is_dir():
+            raise
         raise jjq.StoreNotFound(
             f"there is no store at {path.absolute()}; name it with --store or JJQ_STORE, or make one with `jjq topic create`"
         ) from error

@@ -185,7 +185,10 @@ class Guard:
         if self._current() is None:
             return Caller(ANYBODY, self)
         if not token:
-            raise Unauthorized("this broker needs a token; `jjq token create` makes one")
+            raise Unauthorized(
+                "this broker needs a token: give it as JJQ_TOKEN, token=, or the header Authorization: Bearer; who runs the broker "
+                "makes one with `jjq token create`"
+            )
         secret_hash = hashed(token)
         found = self.token(secret_hash)
         return Caller(ANYBODY if found is None else found.name, self, secret_hash)

@@ -43,7 +43,8 @@ STATUS = {
 }
 
 _PASSING = frozenset(("stopping", "request_timeout"))  # the same request may succeed later
-_PATH = re.compile(r"(?<![\w.:/])/(?:[\w.@+-]+/)+[\w.@+-]*")
+# What of this server's own paths stands in a message is none of a file.
+_PATH = re.compile(r"(?<![\w.:/}])/(?!(?:api|topic|channel|static)/)(?:[\w.@+-]+/)+[\w.@+-]*")
 _SHOWN = ("topic", "partition", "asked", "earliest", "lost", "expired", "retry_after", "channel")
 
 

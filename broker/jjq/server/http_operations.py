@@ -136,7 +136,7 @@ class Operation:
         known = [each.name for each in self.parameters if each.where == "query"]
         unknown = next((name for name in given if name not in known), None)
         if unknown is not None and not self.lenient:
-            hint = did_you_mean(unknown, known, "'") or (known and f"there are {', '.join(known)}")
+            hint = did_you_mean(unknown, known, "'") or (f"there are {', '.join(known)}" if known else "")
             raise RequestError(f"{self.method} {self.path} has no parameter {shown(unknown)}{hint and f'; {hint}'}")
         return values
 
@@ -245,7 +245,7 @@ def _check_object(value: dict[str, Any], schema: Schema, where: str) -> None:
     rest = schema.get("additionalProperties", True)
     for name in schema.get("required", ()):
         if name not in value:
-            raise RequestError(f"{where} lacks {name!r}")
+            raise RequestError(f"{where} lacks {name!r}; it takes {', '.join(known)}")
     for name, each in value.items():
         if name in known:
             check(each, known[name], f"{where}.{name}")

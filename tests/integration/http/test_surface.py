@@ -230,6 +230,22 @@ def test_no_answer_has_a_path_or_a_traceback(front: Front, monkeypatch: pytest.M
     assert any(reference in each.getMessage() for each in caplog.records)
 
 
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        (
+            "/api/topics/t/records?strat=1",
+            "GET /api/topics/{topic}/records has no parameter 'strat'; did you mean 'start'?",
+        ),
+        ("/api/topics?exist=1", "GET /api/topics has no parameter 'exist'"),
+    ],
+)
+def test_a_parameter_that_is_not_there_is_told_with_its_path(front: Front, target: str, says: str) -> None:
+    front.store.create_topic("t")
+    answer = front.client.get(target)
+    assert (answer.status_code, answer.json()["message"]) == (400, says)
+
+
 def test_damage_is_named_without_its_place(front: Front) -> None:
     topic = front.store.create_topic("t")
     topic.push(b"x" * 100)
@@ -249,6 +265,9 @@ def test_paths_are_taken_out_of_messages() -> None:
         "/srv/data/jjq/topics/ab/0/c.arrows: the active file is missing": "the store: the active file is missing",
         "cannot read '/etc/secret/key'": "cannot read '(a file)'",
         "use 1/2 or a/b": "use 1/2 or a/b",
+        "GET /api/topics/{topic}/records has no parameter 'x'": "GET /api/topics/{topic}/records has no parameter 'x'",
+        "POST /topic/create lacks 'x'": "POST /topic/create lacks 'x'",
+        "/apiary/secret is none": "(a file) is none",
     }  # fmt: skip
     for text, wanted in cases.items():
         assert without_paths(text, store) == wanted

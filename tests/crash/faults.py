@@ -132,8 +132,8 @@ class Disk:
     def _open_rw(self, path: Path) -> int:
         return self._opened("open_rw", "open", path)
 
-    def _open_ro(self, path: Path) -> int:
-        return self._opened("open_ro", "open", path)
+    def _open_ro(self, path: Path | str) -> int:
+        return self._opened("open_ro", "open", Path(path))
 
     def _open_lock(self, path: Path, read_only: bool = False) -> int:
         made = not path.exists()

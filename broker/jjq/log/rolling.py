@@ -201,12 +201,7 @@ class Partition:
         if row.active is None:
             self.forget_active()
             return row, None
-        active = self._active
-        if active is None or active.uuid != row.active:
-            self.forget_active()
-            active = self._active = self._open_active(row)
-            self._settings = self._facts.settings()
-        active.refresh_locked()
+        active = self._named_locked(row)
         if not active.closed:
             active.close_locked("failed" if active.failed else reason)
         active.settle_locked()
@@ -216,6 +211,16 @@ class Partition:
             return self.close_active_locked(reason)
         segment = active.segment(row.active_schema) if active.rows else None
         return row, segment
+
+    def _named_locked(self, row: PartitionState) -> ActiveFile:
+        """The active file that the partition's row names, with what others have written taken in."""
+        active = self._active
+        if active is None or active.uuid != row.active:
+            self.forget_active()
+            active = self._active = self._open_active(row)
+            self._settings = self._facts.settings()
+        active.refresh_locked()
+        return active
 
     def roll_locked(self, reason: str = "rolled") -> bool:
         """Rolls the active file if it has records; True if it did."""
@@ -239,13 +244,7 @@ class Partition:
             row = self._catalog.partition(self.topic_id, self.partition)
             if row.active is None or row.boot_id != self._boot_id:
                 return
-            active = self._active
-            if active is None or active.uuid != row.active:
-                self.forget_active()
-                active = self._active = self._open_active(row)
-                self._settings = self._facts.settings()
-            active.refresh_locked()
-            active.sync_locked()
+            self._named_locked(row).sync_locked()
 
     def roll_if_old(self, now: int) -> bool:
         """Rolls an active file that is over its age though nobody appends; True if it did."""

@@ -17,6 +17,11 @@ from tests.integration.conftest import Cli
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 TEXT = PAGE.read_text(encoding="utf-8")
+ELSEWHERE = {  # options of other commands that a section speaks of
+    "jjq push": {"--timestamps"},
+    "jjq peek": {"--count"},
+    "jjq subscriber show": {"--on-data-loss"},
+}
 EVERYWHERE = {"-h", "--help", "--store", "--broker", "--json"}
 
 
@@ -64,6 +69,13 @@ def test_no_option_is_documented_that_is_not() -> None:
     known = {option for parser in COMMANDS.values() for action in parser._actions for option in action.option_strings}
     shown = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", TEXT))
     assert shown <= known | {"--version"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_section_has_the_options_of_another_command(name: str) -> None:
+    prose = re.sub(r"```.*?```|`jjq [^`]*`", "", section(name), flags=re.DOTALL)
+    own = {option for action in COMMANDS[name]._actions for option in action.option_strings}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", prose)) - own <= ELSEWHERE.get(name, set())
 
 
 def test_every_exit_code_is_documented() -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from jjq import files
 from jjq.errors import DamagedSegment
 from jjq.log import format as fmt
-from jjq.log.format import BATCH, CLOSE, ENTRY_SIZE, NO_TS, OPEN, SYNC, SYNCED, ActiveField, Encoded, Entry, make_entry
+from jjq.log.format import BATCH, CLOSE, ENTRY_SIZE, NO_TS, OPEN, SYNC, SYNCED, ActiveField, Encoded, Entry
 from jjq.log.stream import empty_index, stream_paths
 from jjq.model import Segment
 
@@ -35,9 +35,13 @@ class ActiveFile:
         self._index_size = 0  # bytes of the index when it was last looked at
         self.base = 0
         self.head_length = 0
-        self.last: Entry = Entry(OPEN, 0, 0, 0, 0, 0, 0, 0, NO_TS, NO_TS, NO_TS, 0, 0)
-        self.end = 0  # of `last`: the visible end offset
+        # Of the last entry, each by itself: a tuple of them would cost every single push a tenth of its time.
+        self.end = 0  # the visible end offset
         self.length = 0  # and the end of its bytes
+        self.crc = 0  # of these bytes
+        self.closed = False
+        self.appended_at = 0
+        self.run_max_ts = NO_TS
         self.min_ts = 1 << 62
         self.floor_ts = NO_TS  # the partition's highest timestamp before this file
         self.synced_offset = 0  # end of what is known to be on disk
@@ -92,17 +96,18 @@ class ActiveFile:
         self._fd = self._index_fd = -1
 
     @property
-    def closed(self) -> bool:
-        return self.last.kind == CLOSE
-
-    @property
     def rows(self) -> int:
         return self.end - self.base
 
     @property
     def last_ts(self) -> int:
         """The partition's highest timestamp so far."""
-        return max(self.floor_ts, self.last.run_max_ts)
+        return max(self.floor_ts, self.run_max_ts)
+
+    @property
+    def synced(self) -> bool:
+        """Whether all that is visible is known to be on disk."""
+        return self.synced_position == self.length
 
     def refresh_locked(self) -> None:
         """Takes in the entries that others have written."""
@@ -133,14 +138,16 @@ class ActiveFile:
             self.min_ts = min(self.min_ts, entry.min_ts)
         if entry.flags & SYNCED:
             self.synced_offset, self.synced_position = entry.end, entry.end_position
-        self.last, self.end, self.length = entry, entry.end, entry.end_position
+        self.end, self.length, self.crc = entry.end, entry.end_position, entry.file_crc
+        self.closed = entry.kind == CLOSE
+        self.appended_at, self.run_max_ts = entry.appended_at, entry.run_max_ts
 
     def ready_locked(self) -> bool:
         """Whether the file takes records as this process knows it: nobody has added to it, closed it or left it torn."""
         return (
             files.size(self._index_fd) == self._known * ENTRY_SIZE
             and files.size(self._fd) == self.length
-            and self.last.kind != CLOSE
+            and not self.closed
             and not self.failed
         )
 
@@ -157,15 +164,13 @@ class ActiveFile:
 
         On an error nothing of them is visible. After a failed write the file is torn, after a failed sync it is closed.
         """
-        last = self.last
         first = offset = self.end
         start = position = self.length
-        crc, run_max, low_ts = last.file_crc, last.run_max_ts, self.min_ts
-        appended_at = max(now, last.appended_at)
+        crc, run_max, low_ts = self.crc, self.run_max_ts, self.min_ts
+        appended_at = max(now, self.appended_at)
         flags = SYNCED if sync else 0
         buffers: list[Any] = []
         packed: list[bytes] = []
-        entry = last
         for message in messages:
             rows, low, high = message.rows, message.min_ts, message.max_ts
             field = ActiveField(topic, partition, offset, rows, self.synced_position, appended_at)
@@ -176,10 +181,25 @@ class ActiveFile:
             length = len(head) + size
             buffers += (head, *message.body)
             run_max = max(run_max, high)
-            entry = Entry(
-                BATCH, flags, 0, message.layout, offset, rows, position, length, low, high, run_max, appended_at, crc
+            packed.append(
+                fmt.pack_entry(
+                    (
+                        BATCH,
+                        flags,
+                        0,
+                        message.layout,
+                        offset,
+                        rows,
+                        position,
+                        length,
+                        low,
+                        high,
+                        run_max,
+                        appended_at,
+                        crc,
+                    )
+                )
             )
-            packed.append(fmt.pack_entry(entry))
             low_ts = min(low_ts, low)
             offset += rows
             position += length
@@ -190,7 +210,11 @@ class ActiveFile:
         if not sync and position - start >= LARGE_BYTES:
             # Or the sync at the end would wait for all of the file.
             files.begin_writing(self._fd, start, position - start)
-        self._count_locked(b"".join(packed), entry, low_ts, sync)
+        self._count_locked(b"".join(packed), len(packed), sync)
+        self.end, self.length, self.crc = offset, position, crc
+        self.appended_at, self.run_max_ts, self.min_ts = appended_at, run_max, low_ts
+        if sync:
+            self.synced_offset, self.synced_position = offset, position
         return first
 
     def append_value_locked(
@@ -198,45 +222,43 @@ class ActiveFile:
         mark: tuple[bytes, int] = fmt.NO_MARK,
     ) -> tuple[int, int]:  # fmt: skip
         """`append_locked` of one value without a key, at the broker's time, in half the time; its offset and timestamp."""
-        last, offset, position = self.last, self.end, self.length
+        offset, position = self.end, self.length
         # Not `max`, which takes six times as long: this is done for every single push.
-        ts = now if now > last.run_max_ts else last.run_max_ts  # noqa: FURB136
+        ts = now if now > self.run_max_ts else self.run_max_ts  # noqa: FURB136
         ts = ts if ts > self.floor_ts else self.floor_ts  # noqa: FURB136
-        appended_at = now if now > last.appended_at else last.appended_at  # noqa: FURB136
+        appended_at = now if now > self.appended_at else self.appended_at  # noqa: FURB136
         data = template.message(ts, value, topic, partition, offset, self.synced_position, appended_at, mark)
         files.pwrite(self._fd, data, position)
-        crc = fmt.crc32c(data, last.file_crc)
-        flags = SYNCED if sync else 0
-        entry = make_entry(
-            (BATCH, flags, 0, template.layout, offset, 1, position, len(data), ts, ts, ts, appended_at, crc)
-        )
-        self._count_locked(fmt.pack_entry(entry), entry, min(self.min_ts, ts), sync)
+        length, crc, flags = len(data), fmt.crc32c(data, self.crc), SYNCED if sync else 0
+        entry = (BATCH, flags, 0, template.layout, offset, 1, position, length, ts, ts, ts, appended_at, crc)
+        self._count_locked(fmt.pack_entry(entry), 1, sync)
+        self.end, self.length, self.crc = offset + 1, position + length, crc
+        self.appended_at = appended_at
+        self.run_max_ts = ts
+        if ts < self.min_ts:
+            self.min_ts = ts
+        if sync:
+            self.synced_offset, self.synced_position = offset + 1, position + length
         return offset, ts
 
-    def _count_locked(self, packed: bytes, last: Entry, min_ts: int, sync: bool) -> None:
-        """Makes what was written count by its entries, the last of which is given too; with `sync` on disk first."""
+    def _count_locked(self, packed: bytes, entries: int, sync: bool) -> None:
+        """Makes what was written count by its entries; with `sync` on disk first."""
         if sync:
             self._sync_locked()
         files.pwrite(self._index_fd, packed, self._known * ENTRY_SIZE)
-        self._known += len(packed) // ENTRY_SIZE
-        self.last, self.min_ts = last, min_ts
-        self.end, self.length = last.base + last.rows, last.position + last.length
-        if sync:
-            self.synced_offset, self.synced_position = self.end, self.length
+        self._known += entries
 
     def sync_locked(self) -> None:
         """Puts on disk what is visible but not yet synced (durability `interval`), and says so in the index."""
-        if self.last.flags & SYNCED or self.closed:
+        if self.synced or self.closed:
             return
         if self.failed:
             self.close_locked("failed")
             return
         self._sync_locked()
         # An entry of its own: the last one set again in place could be left half written, and readers rely on it.
-        last = self.last
         self._add_entry(
-            Entry(SYNC, SYNCED, 0, 0, last.end, 0, last.end_position, 0, NO_TS, NO_TS, last.run_max_ts,
-                  last.appended_at, last.file_crc)
+            Entry(SYNC, SYNCED, 0, 0, self.end, 0, self.length, 0, NO_TS, NO_TS, self.run_max_ts, self.appended_at, self.crc)
         )  # fmt: skip
 
     def _sync_locked(self) -> None:
@@ -263,9 +285,9 @@ class ActiveFile:
         """
         if self.closed:
             return
-        if not self.failed and not self.last.flags & SYNCED:
+        if not self.failed and not self.synced:
             self._sync_locked()
-        self._write_close_locked(reason, self.synced_offset if self.failed else self.last.end)
+        self._write_close_locked(reason, self.synced_offset if self.failed else self.end)
         files.datasync(self._index_fd)
 
     def _write_close_locked(self, reason: str, end: int) -> None:
@@ -278,13 +300,12 @@ class ActiveFile:
             raise
 
     def _closing(self, reason: str, end: int) -> Entry:
-        last = self.last
-        position, crc, run_max = last.end_position, last.file_crc, last.run_max_ts
-        if end < last.end:  # unsynced records that a failed sync takes back
+        position, crc, run_max = self.length, self.crc, self.run_max_ts
+        if end < self.end:  # unsynced records that a failed sync takes back
             before = self._entry_ending_at(end)
             position, crc, run_max = before.end_position, before.file_crc, before.run_max_ts
         code = fmt.CLOSE_REASONS.index(reason)
-        return Entry(CLOSE, SYNCED, 0, 0, end, code, position, 0, NO_TS, NO_TS, run_max, last.appended_at, crc)
+        return Entry(CLOSE, SYNCED, 0, 0, end, code, position, 0, NO_TS, NO_TS, run_max, self.appended_at, crc)
 
     def _add_entry(self, entry: Entry) -> None:
         files.pwrite(self._index_fd, fmt.pack_entry(entry), self._known * ENTRY_SIZE)
@@ -310,6 +331,6 @@ class ActiveFile:
     def segment(self, schema_version: int) -> Segment:
         """The row of this file once it is closed."""
         return Segment(
-            self.uuid, "arrows", self.base, self.end, self.length, self.last.file_crc, 0, schema_version,
-            self.min_ts, self.last.run_max_ts, self.last_ts, self.last.appended_at,
+            self.uuid, "arrows", self.base, self.end, self.length, self.crc, 0, schema_version,
+            self.min_ts, self.run_max_ts, self.last_ts, self.appended_at,
         )  # fmt: skip

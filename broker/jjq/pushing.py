@@ -11,7 +11,7 @@ import pyarrow as pa
 from jjq.clock import now_us
 from jjq.deferral import Delay, defer_all, delay_us
 from jjq.errors import DamagedSegment, DataLoss, Forbidden, InvalidArgument, OffsetOutOfRange
-from jjq.log.requests import Append
+from jjq.log.requests import TEMPLATE_ROWS, Append
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Commit, PositionRange, Positions, StagedFile
 from jjq.schema import (
@@ -20,7 +20,9 @@ from jjq.schema import (
     decoded_size,
     headers_array,
     headers_size,
+    longest,
     null_headers,
+    physical,
     rows_to_table,
     to_bytes,
     to_table,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from jjq.topic import Headers, Timestamp, Topic
 
 _MOST_BYTES = (1 << 31) - (1 << 20)  # of a message: Arrow's offsets have 32 bits
+_PLAIN = pa.schema(list(physical(None))[1:])  # what is pushed to a topic without a schema, but its timestamps
 
 
 def push_many(
@@ -173,6 +176,23 @@ def _stamp_at(topic: Topic, partition: int, offset: int) -> int | None:
     return int(batch.column(0).cast(pa.int64())[0].as_py())
 
 
+def _plain_batch(values: Sequence[Any], keys: Sequence[bytes | None], limit: int) -> pa.RecordBatch | None:
+    """Many values of a topic without a schema, checked and built in one pass by pyarrow. None where one of them may be wrong or
+    too long, for who looks at each and says which."""
+    rows = len(values)
+    try:
+        column = pa.array(values, pa.binary())
+        names = pa.nulls(rows, pa.binary()) if keys.count(None) == rows else pa.array(keys, pa.binary())
+    except (pa.ArrowException, ValueError):
+        return None
+    if isinstance(column, pa.ChunkedArray) or isinstance(names, pa.ChunkedArray):  # more than one message can hold
+        return None
+    size = column.get_total_buffer_size() + names.get_total_buffer_size()
+    if size > limit and longest(column) + longest(names) > limit:
+        return None
+    return pa.RecordBatch.from_arrays([names, null_headers(rows), column], schema=_PLAIN)
+
+
 def request(
     topic: Topic, values: Sequence[Any], keys: Sequence[bytes | None], headers: list[Any] | None,
     timestamps: Sequence[Timestamp] | None,
@@ -180,6 +200,13 @@ def request(
     stamps = topic.stamps(timestamps, len(values))
     limit = topic.config.max_record_bytes
     if topic.schema is None:
+        batch = _plain_batch(values, keys, limit) if headers is None and len(values) > TEMPLATE_ROWS else None
+        if batch is not None:
+            size = (
+                batch.get_total_buffer_size()
+            )  # just built, so that is what it takes; `nbytes` would be a slow way to ask
+            topic.check_size(size, min(topic.config.max_batch_bytes, _MOST_BYTES), "the batch")
+            return Append(topic.schema_version, batch=batch, stamps=stamps, size=size + 400)
         # In passes over the whole list: a loop over the records would cost as much as writing them.
         kinds = set(map(type, values))
         if not kinds <= {bytes, NoneType}:

@@ -197,11 +197,12 @@ CLOSE_REASONS = ("rolled", "linked", "altered", "emptied", "deleted", "failed", 
 _ENTRY = struct.Struct("<BBHIqqqqqqqqI")
 ENTRY_SIZE = _ENTRY.size + 4
 _ENTRY_WITH_CRC = struct.Struct("<BBHIqqqqqqqqI4x")
-_CRC = struct.Struct("<I")
+
 # The state of a CRC32C after any bytes followed by their own CRC. Entries begin from it, so that one pass over a run of
 # entries ends in it again, or one of them is damaged.
 RESIDUE = crc32c(struct.pack("<I", crc32c(b"jjq")), crc32c(b"jjq"))
 NO_TS = -(1 << 63)
+_END = struct.Struct("<i")
 
 
 def pack_entry(entry: tuple[int, ...]) -> bytes:
@@ -329,8 +330,23 @@ def check_sealed(head: bytes, columns: int) -> SealedField:
 # --- rows of a topic without a schema --------------------------------------------------------------------------------
 
 
+_Column = tuple[int, Any, Any, Any]  # of byte strings: how many are null, and the buffers
+
+
+def _laid_out(column: pa.Array) -> _Column | None:
+    """The buffers of a column of byte strings as a message has them; None where it is a part of another."""
+    rows, nulls = len(column), column.null_count
+    bits, ends, data = column.buffers()
+    if column.offset or ends is None or nulls == rows:
+        return (rows, bytes((rows + 7) // 8), bytes(4 * (rows + 1)), b"") if nulls == rows else None
+    first, last = _END.unpack_from(ends)[0], _END.unpack_from(ends, 4 * rows)[0]
+    if first:
+        return None
+    return nulls, bits[: (rows + 7) // 8] if nulls else b"", ends[: 4 * (rows + 1)], data[:last] if last else b""
+
+
 class RowsTemplate:
-    """Encodes few rows of (timestamp, key, value) without pyarrow, whose fixed cost is ten times that of the row.
+    """Encodes rows of (timestamp, key, value) without pyarrow, whose fixed cost is ten times that of a row.
 
     pyarrow writes one message of the schema; the numbers that vary (lengths, null counts, buffer positions) are
     patched into a copy of its metadata for each new one. Only for the physical schema of a topic without a schema, and
@@ -387,33 +403,38 @@ class RowsTemplate:
 
     def encode(self, stamps: Sequence[int], keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> Encoded:
         rows = len(stamps)
-        buffers: list[int] = []
-        body: list[bytes] = []
-        at = 0
+        packed = struct.pack(f"<{rows}q", *stamps)
+        return self._encode(rows, packed, min(stamps), max(stamps), self._listed(keys), self._listed(values))
 
-        def add(data: bytes) -> None:
-            nonlocal at
-            buffers.extend((at, len(data)))
-            if data:
-                padded = data + b"\0" * (-len(data) % 8)
-                body.append(padded)
-                at += len(padded)
+    def encode_batch(self, batch: pa.RecordBatch) -> Encoded | None:
+        """`encode` of many rows of (key, headers, value) at the time 0, which is to be written over. None where there are headers,
+        or a column is part of another."""
+        names, headers, values = batch.columns
+        rows = batch.num_rows
+        key, value = _laid_out(names), _laid_out(values)
+        if key is None or value is None or headers.null_count < rows:
+            return None
+        return self._encode(rows, bytes(8 * rows), 0, 0, key, value)
 
-        add(b"")
-        add(struct.pack(f"<{rows}q", *stamps))
-        key_nulls = self._binary(keys, add)
-        add(bytes((rows + 7) // 8))
-        add(bytes(4 * (rows + 1)))
-        for _ in range(7, self._VALUE):
-            buffers.extend((at, 0))
-        value_nulls = self._binary(values, add)
+    def _encode(self, rows: int, stamps: bytes, low: int, high: int, key: _Column, value: _Column) -> Encoded:
+        buffers = [0, 0, 0, len(stamps)]
+        parts: list[Any] = []
+        at = len(stamps)
+        headers = (bytes((rows + 7) // 8), bytes(4 * (rows + 1)), *(b"",) * 7)
+        for part in (*key[1:], *headers, *value[1:]):
+            length = len(part)
+            buffers += (at, length)
+            if length:
+                padding = -length & 7
+                parts += (part, _PADDING[padding])
+                at += length + padding
         head = bytearray(self._head)
         layout = self._layout
         struct.pack_into("<q", head, layout.body_length, at)
         struct.pack_into("<q", head, layout.rows, rows)
-        self._nodes.pack_into(head, layout.nodes, rows, 0, rows, key_nulls, rows, rows, *(0,) * 6, rows, value_nulls)
+        self._nodes.pack_into(head, layout.nodes, rows, 0, rows, key[0], rows, rows, *(0,) * 6, rows, value[0])
         self._buffers.pack_into(head, layout.buffers, *buffers)
-        return Encoded(head, tuple(body), rows, min(stamps), max(stamps), self._field_at, self.layout)
+        return Encoded(head, (stamps, b"".join(parts)), rows, low, high, self._field_at, self.layout)
 
     def message(
         self, ts: int, value: bytes, topic: bytes, partition: int, base: int, synced_to: int, appended_at: int,
@@ -435,21 +456,17 @@ class RowsTemplate:
         return message
 
     @staticmethod
-    def _binary(items: Sequence[bytes | None], add: Any) -> int:
+    def _listed(items: Sequence[bytes | None]) -> _Column:
         nulls = items.count(None)
+        bits = bytearray()
+        present: Sequence[bytes] = items  # type: ignore[assignment]
         if nulls:
             bits = bytearray((len(items) + 7) // 8)
             for i, item in enumerate(items):
                 if item is not None:
                     bits[i >> 3] |= 1 << (i & 7)
-            add(bytes(bits))
             present = [item or b"" for item in items]
-        else:
-            add(b"")
-            present = items  # type: ignore[assignment]
-        add(struct.pack(f"<{len(items) + 1}i", 0, *accumulate(map(len, present))))
-        add(b"".join(present))
-        return nulls
+        return nulls, bits, struct.pack(f"<{len(items) + 1}i", 0, *accumulate(map(len, present))), b"".join(present)
 
     def rows_at(self, data: bytes, positions: Sequence[int]) -> tuple[list[bytes | None], list[bytes | None]]:
         """Keys and values of one-row messages of this layout that begin at `positions` of verified bytes."""

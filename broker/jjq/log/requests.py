@@ -12,7 +12,7 @@ from jjq.log import format as fmt
 from jjq.log.contracts import TopicFacts
 from jjq.schema import TIMESTAMP, headers_array, null_headers
 
-_TEMPLATE_ROWS = 256  # above this pyarrow's fixed cost no longer matters
+TEMPLATE_ROWS = 256  # above this pyarrow's fixed cost no longer matters
 _JOIN_ROWS = 4096
 
 
@@ -95,8 +95,13 @@ def _encode(group: Group, facts: TopicFacts, version: int) -> fmt.Encoded:
     broker = requests[0].stamps is None
     stamps = [0] if broker else [ts for request in requests for ts in (request.stamps or ())]
     if requests[0].batch is not None:
-        batches = [fill(each.batch, pa.schema(list(schema)[1:])) for each in requests if each.batch is not None]
+        batches = [fill(each.batch, schema) for each in requests if each.batch is not None]
         batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        template = facts.template(version)
+        if template is not None and broker:
+            encoded = template.encode_batch(batch)
+            if encoded is not None:
+                return encoded
         columns = [stamp_array(stamps, group.rows, broker), *batch.columns]
     else:
         if len(requests) == 1:
@@ -108,7 +113,7 @@ def _encode(group: Group, facts: TopicFacts, version: int) -> fmt.Encoded:
             if any(request.headers is not None for request in requests):
                 headers = [h for r in requests for h in (r.headers if r.headers is not None else [None] * r.rows)]
         template = facts.template(version)
-        if headers is None and template is not None and group.rows <= _TEMPLATE_ROWS:
+        if headers is None and template is not None and group.rows <= TEMPLATE_ROWS:
             return template.encode(stamps * group.rows if broker else stamps, keys, values)
         columns = [
             stamp_array(stamps, group.rows, broker),
@@ -126,11 +131,9 @@ def stamp_array(stamps: Sequence[int], rows: int, broker: bool) -> pa.Array:
 
 
 def fill(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with the columns of a later version of its schema, null where it has none."""
-    if batch.num_columns == len(schema):
+    """A batch without timestamps with the columns of a later version of its physical schema, null where it has none."""
+    if batch.num_columns == len(schema) - 1:
         return batch
-    columns = [
-        batch.column(i) if i < batch.num_columns else pa.nulls(batch.num_rows, schema.field(i).type)
-        for i in range(len(schema))
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    fields = list(schema)[1:]
+    added = [pa.nulls(batch.num_rows, field.type) for field in fields[batch.num_columns :]]
+    return pa.RecordBatch.from_arrays([*batch.columns, *added], schema=pa.schema(fields))

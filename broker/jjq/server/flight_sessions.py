@@ -7,11 +7,12 @@ its handles are closed, so that others may poll, and get what it had in hand.
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from jjq.errors import BrokerUnavailable, Forbidden, InvalidArgument, StoreClosed, TooManyRequests
@@ -105,7 +106,7 @@ class Session:
 
     def once(
         self, number: int, done: int, act: Callable[[], Any], instead: Callable[[], Any] | None = None,
-        waiting: Collection[int] | None = None,
+        waiting: Set[int] | None = None,
     ) -> Any:  # fmt: skip
         """What `act` gives or raises, done once however often this number comes; `done`: below it all answers have come, and
         of those between it and this number all but `waiting`, where that is known.
@@ -131,7 +132,7 @@ class Session:
                 if answer.got:
                     raise InvalidArgument(f"request {number} was answered before")
                 if answer.error is not None:
-                    raise answer.error
+                    raise copy.copy(answer.error)
                 return answer.value
             if len(self._answers) >= _MOST_ANSWERS:
                 raise TooManyRequests(
@@ -144,21 +145,25 @@ class Session:
                     retry_after=1.0,
                 )
             answer = self._answers[number] = _Answer()
+        size = 0
         try:
-            answer.value = (instead or act)()
-            answer.size = size_of(answer.value)
-            return answer.value
+            value = answer.value = (instead or act)()
+            size = size_of(value)
+            return value
         except BaseException as error:
             answer.error = error
+            # A copy, if there is one: this one keeps the frames that it went through, and with them all that was sent.
+            answer.error = copy.copy(error)
             raise
         finally:
             with self._mutex:
                 answer.there = True
                 if number in self._answers:  # else the client has given it up meanwhile
-                    self.answer_bytes += answer.size
+                    answer.size = size
+                    self.answer_bytes += size
                 self._answered.notify_all()
 
-    def _let_go_locked(self, number: int, waiting: Collection[int]) -> None:
+    def _let_go_locked(self, number: int, waiting: Set[int]) -> None:
         """Keeps of answers that have come that there was one, so that nothing is done twice."""
         for each, answer in self._answers.items():
             if each < number and answer.size and each not in waiting:
@@ -225,6 +230,13 @@ def refuse_unknown() -> NoReturn:
     )
 
 
+def _numbers(waiting: object) -> frozenset[int]:
+    """As a set: each answer that is kept is looked up in them."""
+    if not isinstance(waiting, list) or len(waiting) > _MOST_ANSWERS:
+        raise InvalidArgument(f"waiting is a list of up to {_MOST_ANSWERS:,} numbers whose answers have not come")
+    return frozenset(whole(each, "waiting") for each in waiting)
+
+
 class Sessions:
     """Those of one broker. A thread of its own looks for clients that died."""
 
@@ -271,9 +283,7 @@ class Sessions:
         been done by who is not there any more to ask; None: then it is done again."""
         number, done = whole(about.get("id"), "id"), whole(about.get("done", 0), "done")
         doubtful = about.get("again") and (about.get("broker") != self.broker or number <= session.forgotten)
-        waiting = about.get("waiting")
-        if waiting is not None and not isinstance(waiting, list):
-            raise InvalidArgument("waiting is a list of the numbers whose answers have not come")
+        waiting = None if about.get("waiting") is None else _numbers(about["waiting"])
         return session.once(number, done, act, instead if doubtful else None, waiting)
 
     def _is_full(self, kept: int) -> bool:

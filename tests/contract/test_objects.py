@@ -1,7 +1,9 @@
 """Big objects by reference: pushed from a path, bytes or a file, and read back whole."""
 
+import errno
 import io
 import os
+import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,6 +26,22 @@ class Pipe(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         return self._data.read(min(size, 300_001))
+
+
+class Breaking(Pipe):
+    """One that fails after its first bytes, when these have come to where objects are kept."""
+
+    def __init__(self, data: bytes, kept: Path) -> None:
+        super().__init__(data)
+        self._kept = kept
+
+    def read(self, size: int = -1) -> bytes:
+        if not self._data.tell():
+            return super().read(size)
+        pause = threading.Event()
+        while not any(each.stat().st_size for each in self._kept.glob("*.new")):
+            assert not pause.wait(0.01)
+        raise OSError(errno.EIO, "it broke")
 
 
 def records(store: jjq.Store, name: str) -> list[jjq.Record]:
@@ -54,6 +72,15 @@ def test_an_object_is_read_back_through_its_record(store: jjq.Store, tmp_path: P
     assert record.headers[:2] == [("mime", b"image/png"), ("no", None)]
     assert content(store, record) == data
     assert content(store, record.headers[2][1].decode()) == data  # type: ignore[union-attr]
+
+
+def test_a_source_that_breaks_off_leaves_nothing_though_its_error_is_kept(store: jjq.Store, directory: Path) -> None:
+    topic = store.create_topic("t")
+    with pytest.raises(jjq.InvalidArgument, match="what is to be kept cannot be read: it broke") as kept:
+        topic.push_file(Breaking(LARGE, directory / "objects"))
+    assert [each for each in (directory / "objects").rglob("*") if each.is_file()] == []
+    assert kept.value.__traceback__ is not None  # of whom the frames still have the stream to a broker
+    assert topic.offsets()[0].end == 0
 
 
 def test_the_same_content_is_kept_once(store: jjq.Store) -> None:

@@ -344,6 +344,12 @@ def answer_to(
     except (flight.FlightError, pa.ArrowException, OSError):
         writer.close()  # which says what it was, where that is known
         raise
+    except (
+        Exception
+    ):  # of who has what is sent: the broker is not to wait for more of it as long as somebody keeps this error
+        with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError):
+            writer.close()
+        raise
     writer.close()
     if told is None:
         raise flight.FlightUnavailableError("the broker ended the stream")

@@ -96,10 +96,10 @@ class Connection(HttpToolsProtocol):
 
     def _end_with(self, answer: bytes) -> None:
         """The last answer of a connection, of which more may come: to close at once would reset it, and the client might lose
-        the answer to that."""
+        the answer to that. While a request before it is being answered there is no other way."""
         self._hush()
         self.transport.write(answer)
-        if self.transport.can_write_eof() and len(self.lingering) < _MOST_LINGERING:
+        if self._is_idle() and self.transport.can_write_eof() and len(self.lingering) < _MOST_LINGERING:
             self.lingering.add(self)
             self.transport.write_eof()
             self.loop.call_later(_LINGER_S, self.transport.close)

@@ -120,6 +120,17 @@ def test_pipelined_and_large_requests_are_answered(front: Front) -> None:
     assert front.json("GET", "/api/topics/t")["records"] == 4
 
 
+def test_what_is_no_request_behind_one_that_is_being_answered_ends_both_and_is_no_fault(
+    front: Front, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_connection(("127.0.0.1", front.port), timeout=60) as sock:
+        sock.sendall(b"GET /api/topics HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n\0 nothing\r\n\r\n")
+        assert sock.recv(65536).startswith(b"HTTP/1.1 400 ")
+        for _ in range(3):  # by then the first is answered, too
+            assert front.json("GET", "/api/topics") == {"topics": []}
+    assert [each for each in caplog.records if each.levelname == "ERROR"] == []
+
+
 def test_more_connections_than_may_be_are_refused(serve: Fronting) -> None:
     front = serve(max_connections=3)
     with httpx.Client(base_url=front.url) as one, httpx.Client(base_url=front.url) as other:

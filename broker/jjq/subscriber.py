@@ -345,16 +345,14 @@ class Subscriber:
 
         Raises SubscriberBusy while another consumer polls, OffsetOutOfRange, and DataLoss for an offset that has expired.
         """
-        self._check_open()
-        self._check_writable("seek", "peek and poll")
-        held = self._lock
-        if held is None:
-            held = ConsumerLock(lock_path(self._store.path, self.id), self.name)
-        try:
-            places = resolve_places(self._topic, start, self.on_data_loss)
-            if isinstance(start, Mapping):
-                places = {partition: place for partition, place in places.items() if partition in start}
-            with self._mutex:
+        with self._mutex:  # from the lock on, or a poll that begins beside it would meet that
+            self._check_open()
+            self._check_writable("seek", "peek and poll")
+            held = self._lock or ConsumerLock(lock_path(self._store.path, self.id), self.name)
+            try:
+                places = resolve_places(self._topic, start, self.on_data_loss)
+                if isinstance(start, Mapping):
+                    places = {partition: place for partition, place in places.items() if partition in start}
                 if not self._store.catalog.set_cursors(self.id, places, only_forward=False):
                     raise self._gone()
                 ring(self._topic)
@@ -365,9 +363,9 @@ class Subscriber:
                     for partition, place in places.items():
                         self._polling.move(partition, place)
                         self._polled[partition] = place
-        finally:
-            if held is not self._lock:
-                held.close()
+            finally:
+                if held is not self._lock:
+                    held.close()
 
     def positions(self) -> dict[int, int]:
         """By partition the offset that the cursor is at: the next to be popped."""

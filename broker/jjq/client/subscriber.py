@@ -43,7 +43,7 @@ class RemoteSubscriber(RemoteHandle, Subscriber):
         self._fetched: dict[int, tuple[int, int]] = {}  # where polling is there
         self._taken: dict[int, tuple[int, int]] = {}  # and here
         self._polls = False
-        self._fetches = 0  # begun so far
+        self._seeking = threading.Lock()  # a wait begins before a seek or after it
         self._popped: dict[int, int] = {}  # since the last poll began: up to these offsets it is to give nothing
 
     def __repr__(self) -> str:
@@ -78,12 +78,23 @@ class RemoteSubscriber(RemoteHandle, Subscriber):
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             wait = self._remote.connection.wait_s(left)
-            told = self._act(name, wait, timeout=wait)
+            told = self._wait(self._handle, name, wait)
+            if told is None:
+                continue
             self._learn_skipped(told["skipped"])
             if told["records"]:
                 return wire.unpack_records(told["records"])[0]
             if left is not None and left <= wait:
                 return None
+
+    def _wait(self, handle: int, name: str, wait: float, **args: Any) -> Any:
+        """What the broker's handle of that number tells; None where a seek has left it behind meanwhile."""
+        try:
+            return self._act(name, wait, handle=handle, timeout=wait, **args)
+        except StoreClosed:
+            if handle == self._handle:
+                raise
+            return None
 
     def _learn_skipped(self, there: int) -> None:
         if there < self.skipped - self._skipped_before:  # another handle of the broker than before
@@ -111,18 +122,13 @@ class RemoteSubscriber(RemoteHandle, Subscriber):
 
     def _fetch_once(self, most: int, wait: float) -> bool:
         with self._fetching:  # a wait that was cancelled may still be at it
-            self._fetches += 1
-            handle = self._handle
+            with self._seeking:
+                handle = self._handle
             if not self._ahead:
                 self._popped = {}  # the broker's handle knows of those; others may have moved the cursor back since
-                try:
-                    told = self._act("poll", wait, handle=handle, max_records=most, timeout=wait)
-                except StoreClosed:
-                    if handle == self._handle:
-                        raise
-                    return False
+                told = self._wait(handle, "poll", wait, max_records=most)
                 with self._mutex:
-                    if handle != self._handle:
+                    if told is None or handle != self._handle:
                         return False  # whether it was read before or after a seek, nobody can tell: it is read again
                     self._polls = True
                     self._learn_skipped(told["skipped"])
@@ -170,20 +176,21 @@ class RemoteSubscriber(RemoteHandle, Subscriber):
     # --- moving ------------------------------------------------------------------------------------------------------
 
     def seek(self, start: Any) -> None:
-        beside, before = self._fetching.locked(), self._fetches
-        told = self._act("seek", start=wire.pack_start(start))
-        with self._mutex:
-            moved = {partition: (offset, lineage) for partition, offset, lineage in told}
-            old = self._handle
-            if beside or self._fetches != before:
-                # What is being polled is of before or of after this, and the broker's handle is behind it: another one goes on.
-                self._handle = next(self._remote.handle_numbers)
-            self._ahead = deque(each for each in self._ahead if each.partition not in moved)
-            if self._fetched:
-                self._fetched.update(moved)
-                self._taken.update(moved)
-        if old != self._handle:
-            self._remote.connection.act("close_handle", handle=old)
+        with self._seeking:
+            beside = self._fetching.locked()
+            told = self._act("seek", start=wire.pack_start(start))
+            with self._mutex:
+                moved = {partition: (offset, lineage) for partition, offset, lineage in told}
+                old = self._handle
+                if beside:
+                    # What is being polled is of before or of after this, and the broker's handle is behind it: another one goes on.
+                    self._handle = next(self._remote.handle_numbers)
+                self._ahead = deque(each for each in self._ahead if each.partition not in moved)
+                if self._fetched:
+                    self._fetched.update(moved)
+                    self._taken.update(moved)
+            if beside:  # before the other polls: one at a time may
+                self._remote.connection.act("close_handle", handle=old)
 
     def positions(self) -> dict[int, int]:
         return dict(self._act("positions"))

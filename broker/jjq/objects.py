@@ -108,8 +108,8 @@ def push_kept(
         headers = [*pairs, (HEADER, f"sha256:{digest}".encode())]
         position = topic.push(value, key=key, headers=headers, timestamp=timestamp, partition=partition)
     except BaseException as error:
-        # An interrupted push may have appended the record.
-        if not pushed or (isinstance(error, JjqError) and not error.details.get("unsure")):
+        # Where it was interrupted, or the disk refused, the record may be there, if only after the next boot.
+        if not pushed or (isinstance(error, JjqError) and not isinstance(error, StoreError)):
             with contextlib.suppress(JjqError), store.catalog.driver.write(durable=True) as tx:
                 tx.run("drop_object_reference", id=reference)
         raise

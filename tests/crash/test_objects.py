@@ -118,6 +118,27 @@ def test_a_push_that_fails_at_any_step_leaves_no_object_for_nothing(
     assert number > 10
 
 
+def test_a_record_that_comes_to_be_after_a_boot_though_its_push_failed_has_its_object(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk took the record, and not the entry that would have made it count."""
+    make(place / "template")
+    number, failing, found = 0, None, 0
+    while failing is None or failing.failed is not None:
+        number += 1
+        monkeypatch.setattr("jjq.store.boot_id", lambda: "a boot")
+        with open_alone(copy_store(place / "template", place / str(number))) as store:
+            store.topic("t").push(b"opens the log")
+            with Failing(number, CHANGES) as failing, contextlib.suppress(jjq.JjqError):
+                push(store)
+        monkeypatch.setattr("jjq.store.boot_id", lambda: "the next boot")
+        with open_alone(place / str(number)) as store:
+            objects.sweep(store)
+            found += check_objects(store)
+            assert_whole(store)
+    assert found > 1
+
+
 def test_an_interrupted_push_whose_record_may_be_there_keeps_its_object(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,7 +147,7 @@ def test_an_interrupted_push_whose_record_may_be_there_keeps_its_object(
 
     def unsure(*arguments: object, **options: object) -> jjq.Position:
         real(*arguments, **options)  # type: ignore[arg-type]
-        raise jjq.StoreError("the thread that wrote for this one was interrupted", unsure=True)
+        raise jjq.StoreError("the thread that wrote for this one was interrupted")
 
     with open_alone(place / "store") as store:
         with monkeypatch.context() as patched:

@@ -108,7 +108,7 @@ class PartitionLog(Partition):
                     self._queue.popleft()
             for each in taken:
                 each.error = StoreError(
-                    "the thread that wrote for this one was interrupted: the record may be there or not", unsure=True
+                    "the thread that wrote for this one was interrupted: the record may be there or not"
                 )
             raise
         finally:

@@ -16,10 +16,7 @@ from jjq.clock import SUSPICIOUS_US
 
 _TOO_LARGE = 2.0**128 - 2.0**103  # becomes infinite as a 32-bit float
 _NUMBERS: Any = (Real, Decimal)
-_LISTS = (
-    pa.lib.Type_LIST, pa.lib.Type_LARGE_LIST, pa.lib.Type_FIXED_SIZE_LIST, pa.lib.Type_LIST_VIEW,
-    pa.lib.Type_LARGE_LIST_VIEW,
-)  # fmt: skip
+_LISTS = (pa.lib.Type_LIST, pa.lib.Type_LARGE_LIST, pa.lib.Type_FIXED_SIZE_LIST)
 
 
 # --- columns ---------------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ METADATA_TYPES: dict[str, pa.DataType] = {
 MOST_COLUMNS = 4096  # of a topic, fields of structs and the like included: some work is done for each, in each batch
 _BINARY = pa.binary()
 RAW = pa.schema([pa.field("value", _BINARY)])
+NO_LIST_VIEWS = "list views are not taken; make lists of them"
 
 
 def physical(user: pa.Schema | None) -> pa.Schema:
@@ -207,12 +208,9 @@ def cast(column: Any, kind: pa.DataType, name: str) -> Any:
     if column.type == kind:
         return column
     try:
-        if has_list_view(
-            column.type
-        ):  # pyarrow 26 makes other values of one that is part of another, and of none an error
-            raise pa.ArrowInvalid(
-                "list views are not taken; make lists of them, as pa.array(column.to_pylist(), type) does"
-            )
+        if has_list_view(column.type):
+            # pyarrow 26 makes other values of one that is part of another, and of none an error.
+            raise pa.ArrowInvalid(f"{NO_LIST_VIEWS}, as pa.array(column.to_pylist(), type) does")
         column = decoded(column)
         if not same_kind(column.type, kind):
             is_ = pa.types

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jjq.errors import InvalidArgument, RecordTooLarge
-from jjq.schema import MOST_COLUMNS, RAW, decoded_type, is_variable, longest
+from jjq.schema import MOST_COLUMNS, NO_LIST_VIEWS, RAW, decoded_type, is_variable, longest
 from jjq.topic import Topic
 
 _BESIDE = 3  # keys, headers and times, which come as columns too
@@ -57,9 +57,7 @@ def _plain_bytes(column: Any) -> int:
     if is_.is_string_view(kind) or is_.is_binary_view(kind):
         return count + _view_bytes(column)
     if is_.is_list_view(kind) or is_.is_large_list_view(kind):
-        if (pc.sum(column.sizes.cast(pa.int64())).as_py() or 0) > len(column.values):
-            raise InvalidArgument("list views that share their elements are not taken; make lists of them before")
-        return count + _plain_bytes(column.values)
+        raise InvalidArgument(NO_LIST_VIEWS)
     if isinstance(column, (pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray)):  # a map is a list too
         return max(int(column.nbytes), count + _plain_bytes(column.values))
     if is_.is_struct(kind):

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from jjq.errors import InvalidArgument, SchemaMismatch
 from jjq.fitting import check_values, has_list_view, narrowed, same_kind
+from jjq.values import shown
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -31,6 +32,7 @@ METADATA_TYPES: dict[str, pa.DataType] = {
     "_headers": HEADERS,
 }
 MOST_COLUMNS = 4096  # of a topic, fields of structs and the like included: some work is done for each, in each batch
+_MOST_DEPTH = 60  # Arrow's streams take 64
 _BINARY = pa.binary()
 RAW = pa.schema([pa.field("value", _BINARY)])
 NO_LIST_VIEWS = "list views are not taken; make lists of them"
@@ -66,11 +68,17 @@ def check_schema(schema: object) -> pa.Schema:
 
 def _check_columns(schema: Iterable[pa.Field]) -> None:
     """Before anything is done for each column."""
-    waiting, count = list(schema), 0
+    waiting, count = [(field.type, 1) for field in schema], 0
     while waiting and count <= MOST_COLUMNS:
-        kind = waiting.pop().type
+        kind, depth = waiting.pop()
         count += 1
-        waiting += [kind.field(i) for i in range(min(kind.num_fields, MOST_COLUMNS + 1))]
+        while pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        if depth > _MOST_DEPTH:
+            raise SchemaMismatch(
+                f"a column has more than {_MOST_DEPTH} levels of fields within fields; keep it as JSON"
+            )
+        waiting += [(kind.field(i).type, depth + 1) for i in range(min(kind.num_fields, MOST_COLUMNS + 1))]
     if count + len(waiting) > MOST_COLUMNS:
         raise SchemaMismatch(
             f"a topic has up to {MOST_COLUMNS:,} columns, fields within columns counted: put what is rarely asked for into one column, "
@@ -260,8 +268,10 @@ def rows_to_table(rows: Sequence[Mapping[str, Any]], user: pa.Schema) -> pa.Tabl
                 f"{type(row).__name__}"
             )
         if not known.issuperset(row):
-            first = [name for name in map(str, row) if name not in known][:1]
-            conform(pa.table({name: pa.nulls(0) for name in first}), user)
+            unknown = next(name for name in row if name not in known)
+            if not isinstance(unknown, str):
+                raise SchemaMismatch(f"a record has columns by their names, which are str, not {shown(unknown)}")
+            conform(pa.table({unknown: pa.nulls(0)}), user)
     columns = []
     for field in user:
         values = [row.get(field.name) for row in rows]

@@ -1,6 +1,7 @@
 """How many columns a topic may have, and columns that come while rows are pushed."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,7 +15,13 @@ def test_a_topic_has_so_many_columns_and_no_more(store: jjq.Store) -> None:
         return pa.schema([(f"c{i}", pa.int64()) for i in range(count)])
 
     nested = pa.struct([(f"f{i}", pa.list_(pa.int64())) for i in range(MOST_COLUMNS // 2)])  # a list's items count, too
-    for schema in (wide(MOST_COLUMNS + 1), wide(100_000), pa.schema([("nested", nested)])):
+    encoded = pa.dictionary(pa.int8(), nested)
+    for schema in (
+        wide(MOST_COLUMNS + 1),
+        wide(100_000),
+        pa.schema([("nested", nested)]),
+        pa.schema([("nested", encoded)]),
+    ):
         with pytest.raises(jjq.SchemaMismatch, match="up to 4,096 columns"):
             store.create_topic("t", schema=schema)
     topic = store.create_topic("t", schema=wide(MOST_COLUMNS), sync="none")
@@ -25,6 +32,26 @@ def test_a_topic_has_so_many_columns_and_no_more(store: jjq.Store) -> None:
         topic.push({f"d{i}": i for i in range(100_000)})
     (row,) = topic.read(columns=["c0", "c4095"], metadata=[]).read_all().to_pylist()
     assert row == {"c0": 1, "c4095": 2}
+
+
+@pytest.mark.embedded
+def test_a_column_has_so_many_levels_and_no_more(store: jjq.Store) -> None:
+    def deep(levels: int) -> pa.DataType:
+        return pa.int64() if levels == 1 else pa.list_(deep(levels - 1))
+
+    for levels in (61, 500, 900):
+        with pytest.raises(jjq.SchemaMismatch, match="more than 60 levels"):
+            store.create_topic("t", schema=pa.schema([("c", deep(levels))]))
+    topic = store.create_topic("t", schema=pa.schema([("c", deep(60))]))
+    topic.push({"c": [[]]})
+    assert topic.read(metadata=[]).read_all().to_pylist() == [{"c": [[]]}]
+
+
+def test_a_number_is_no_name_of_a_column(store: jjq.Store) -> None:
+    topic = store.create_topic("t", schema=pa.schema([("1", pa.int64())]))
+    row: Any = {1: 5}
+    with pytest.raises(jjq.SchemaMismatch, match="by their names, which are str, not 1"):
+        topic.push(row)
 
 
 def test_columns_and_partitions_that_come_at_once_while_rows_are_staged(

@@ -44,6 +44,21 @@ def test_a_large_batch_is_refused_and_one_that_fits_is_not() -> None:
         check_batch(batch, 100, batch.nbytes - 1)
 
 
+@pytest.mark.parametrize("encoded", [False, True], ids=["plain", "dictionary"])
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
+def test_a_value_that_is_too_large_is_refused_however_it_is_encoded(kind: pa.DataType, encoded: bool) -> None:
+    for size, fits in ((100, True), (101, False)):
+        column: pa.Array = pa.array(["x", None, "x" * size, "y"]).cast(kind)[1:]
+        if encoded:
+            column = pa.DictionaryArray.from_arrays(pa.array([2, 1], pa.int8()), column)
+        batch = pa.record_batch([column], names=["c"])
+        if fits:
+            check_batch(batch, 100, 1 << 20)
+        else:
+            with pytest.raises(jjq.RecordTooLarge, match="a value of column 'c' has 101 bytes"):
+                check_batch(batch, 100, 1 << 20)
+
+
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
 def test_what_a_message_unpacks_to_is_known_before_it_is_unpacked(compression: str | None) -> None:
     values = pa.array([bytes(1000), b"x" * 1000] * 500)

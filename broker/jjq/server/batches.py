@@ -28,7 +28,7 @@ def check_batch(batch: pa.RecordBatch, max_record_bytes: int, max_request_bytes:
         raise InvalidArgument(f"the batch is damaged: {error}; send it again") from error
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         values = column.dictionary if pa.types.is_dictionary(column.type) else column
-        if values.nbytes > max_record_bytes and (size := longest(values)) > max_record_bytes:
+        if values.nbytes > max_record_bytes and (size := _longest(values)) > max_record_bytes:
             raise RecordTooLarge(
                 f"a value of column {name!r} has {size:,} bytes, the broker takes up to {max_record_bytes:,} (max_record_bytes)"
             )
@@ -49,13 +49,17 @@ def check_rows(topic: Topic, batch: pa.RecordBatch | pa.Table) -> None:
     topic.check_size(size, max(topic.config.max_batch_bytes, _MOST_BYTES), "the batch")
 
 
+def _longest(column: Any) -> int:
+    return int(pc.max(_view_lengths(column)).as_py() or 0) if _is_view(column.type) else longest(column)
+
+
 def _plain_bytes(column: Any) -> int:
     """Bytes of a column with no value left out, or named in the place of being there; never fewer than its values are many."""
     kind, is_, count = column.type, pa.types, len(column)
     if is_.is_dictionary(kind):
         return count + _dictionary_bytes(column)
-    if is_.is_string_view(kind) or is_.is_binary_view(kind):
-        return count + _view_bytes(column)
+    if _is_view(kind):
+        return count + int(pc.sum(_view_lengths(column)).as_py() or 0)
     if is_.is_list_view(kind) or is_.is_large_list_view(kind):
         raise InvalidArgument(NO_LIST_VIEWS)
     if isinstance(column, (pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray)):  # a map is a list too
@@ -76,14 +80,18 @@ def _dictionary_bytes(column: Any) -> int:
     return len(column) * _width(kind)
 
 
-def _view_bytes(column: Any) -> int:
+def _is_view(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
+
+
+def _view_lengths(column: Any) -> Any:
     """What the views say: each begins with the length of its value in 32 bits, and has 128."""
     views, end = column.buffers()[1], column.offset + len(column)
     if views is None:
-        return 0
+        return pa.array([], pa.int64())
     words = pa.Array.from_buffers(pa.int32(), 4 * end, [None, views])
     lengths = pc.list_element(pa.FixedSizeListArray.from_arrays(words, 4)[column.offset :], 0)
-    return int(pc.sum(pc.if_else(column.is_valid(), lengths, 0).cast(pa.int64())).as_py() or 0)
+    return pc.if_else(column.is_valid(), lengths, 0).cast(pa.int64())
 
 
 def _width(kind: pa.DataType) -> int:

@@ -1,3 +1,5 @@
+-- What `record_offset` is before it is that of a record, and what partition -2 means, is in docs/format.md.
+
 -- name: add_object_reference
 INSERT INTO object_references (id, hash, topic_id, partition, record_offset, created_at)
 VALUES (:id, :hash, :topic_id, -1, -3, :created_at)

@@ -6,9 +6,10 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,14 +54,15 @@ def environment(**more: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def serving(store: Path, *options: str | Path, **variables: str) -> Iterator[Served]:
-    """A broker that is ready; what options say comes before the free ports and loopback that it gets without them."""
+def serving(store: Path, *options: str | Path, through: Sequence[str] = (), **variables: str) -> Iterator[Served]:
+    """A broker that is ready; what options say comes before the free ports and loopback that it gets without them.
+    `through` is a command that starts it."""
     log_path = store.with_name(f"{store.name}-broker-{os.urandom(4).hex()}.log")
     log_path.parent.mkdir(parents=True, exist_ok=True)
     given = ["--store", store, "--flight-port", "0", "--http-port", "0", "--json", *options]
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            [COMMAND, "serve", *map(str, given)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
+            [*through, COMMAND, "serve", *map(str, given)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
             env=environment(**variables),
         )  # fmt: skip
     assert process.stdout is not None
@@ -73,6 +75,14 @@ def serving(store: Path, *options: str | Path, **variables: str) -> Iterator[Ser
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+def half_a_request(broker: Served) -> socket.socket:
+    """One by HTTP whose body does not come, though the broker waits for it when this returns."""
+    half = socket.create_connection(("127.0.0.1", int(broker.http.rpartition(":")[2])))
+    half.sendall(b"POST /api/events?type=x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\nExpect: 100-continue\r\n\r\n")
+    assert half.recv(100).startswith(b"HTTP/1.1 100 ")
+    return half
 
 
 def refused(store: Path, *options: str | Path, **variables: str) -> tuple[int, str]:

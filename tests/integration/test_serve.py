@@ -23,7 +23,7 @@ import jjq
 from jjq.errors import JjqError, TooManyRequests, Unauthorized
 from jjq.server.certificates import warn_of_age
 from jjq.server.settings import ServerSettings
-from tests.brokers import Served, environment, refused, serving
+from tests.brokers import Served, environment, half_a_request, refused, serving
 from tests.certificates import Certificates, made_in
 
 CONFIG = Path(__file__).resolve().parents[2] / "conf" / "jjq.toml"
@@ -227,15 +227,12 @@ def test_clients_that_wait_are_told_when_it_stops(store: Path) -> None:
 
 
 def test_a_second_signal_ends_it_at_once(store: Path) -> None:
-    with serving(store, "--stop-grace-s", "3600", "--heartbeat-s", "3600") as broker:
-        post_event(broker, b"x")
-        with contextlib.closing(socket.create_connection(("127.0.0.1", int(broker.http.rpartition(":")[2])))) as half:
-            half.sendall(b"POST /api/events?type=x HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf")
-            broker.process.send_signal(signal.SIGTERM)
-            while "stopping" not in [each["message"] for each in broker.log()]:
-                threading.Event().wait(0.01)
-            assert broker.process.poll() is None
-            assert broker.stop(signal.SIGTERM) == -signal.SIGTERM
+    with serving(store, "--stop-grace-s", "3600", "--heartbeat-s", "3600") as broker, half_a_request(broker):
+        broker.process.send_signal(signal.SIGTERM)
+        while "stopping" not in [each["message"] for each in broker.log()]:
+            threading.Event().wait(0.01)
+        assert broker.process.poll() is None
+        assert broker.stop(signal.SIGTERM) == -signal.SIGTERM
 
 
 def test_what_was_acknowledged_is_there_once_after_a_kill_and_a_restart(store: Path) -> None:

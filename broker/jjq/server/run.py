@@ -205,11 +205,11 @@ class _Signals:
         return self
 
     def wait(self) -> signal.Signals | None:
-        """The signal, None after `give_up`; the next one does what it would have done without this."""
+        """The signal, None after `give_up`; the next one does what SIGTERM would have done without this."""
         while (caught := os.read(self._read, 1)[0]) not in (*_STOP_SIGNALS, _GIVE_UP):
             pass
         for each in _STOP_SIGNALS:
-            signal.signal(each, signal.SIG_DFL)
+            signal.signal(each, self._before[signal.SIGTERM])  # of SIGINT Python would make an exception
         return None if caught == _GIVE_UP else signal.Signals(caught)
 
     def give_up(self) -> None:

@@ -52,7 +52,7 @@ def to_us(moment: datetime) -> int:
     if moment.tzinfo is None:
         raise InvalidArgument(
             f"{moment.isoformat(sep=' ')} has no time zone, so it names no instant; "
-            f"write {moment.isoformat()}Z, or use an aware datetime"
+            f"write {moment.isoformat()}Z, or give it the zone that it is of"
         )
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
@@ -62,10 +62,10 @@ def stamp_us(value: datetime | int) -> int:
     if isinstance(value, datetime):
         return to_us(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidArgument(f"a timestamp is an aware datetime or microseconds since the epoch, not {shown(value)}")
+        raise InvalidArgument(f"a timestamp is a time with a zone, or microseconds since the epoch, not {shown(value)}")
     if value in SUSPICIOUS_US:
         raise InvalidArgument(
-            f"timestamp {value} looks like seconds or milliseconds; pushes take microseconds, or an aware datetime"
+            f"timestamp {value} looks like seconds or milliseconds; pushes take microseconds, or a time with a zone"
         )
     if not -(1 << 62) < value < 1 << 62:
         raise InvalidArgument(f"timestamp {shown(value)} is out of range")

@@ -35,7 +35,7 @@ Parsed = Edge | Last | At | int
 _WORDS = {"earliest": Edge.EARLIEST, "beginning": Edge.EARLIEST, "latest": Edge.LATEST, "end": Edge.LATEST}
 _HELP = (
     "use an offset (0, 1, ...), a negative number for the last records, 'earliest', 'latest', "
-    "an ISO-8601 time with a zone, '-10 minutes', or an aware datetime"
+    "an ISO-8601 time with a zone ('2013-01-01T10:00:00Z') or '-10 minutes'"
 )
 
 
@@ -57,7 +57,7 @@ def parse(value: object, what: str = "start") -> Parsed:
         if instant is not None:
             return At(instant)
         raise InvalidArgument(f"{what} {shown(value)} is not understood; {_HELP}")
-    raise InvalidArgument(f"{what} cannot be {type(value).__name__}; {_HELP}")
+    raise InvalidArgument(f"{what} cannot be {type(value).__name__}; {_HELP}, or a datetime with a zone")
 
 
 def parse_for(value: object, partitions: int, what: str = "start") -> dict[int, Parsed]:

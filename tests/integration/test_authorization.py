@@ -382,7 +382,7 @@ def test_a_channel_writes_nothing_that_its_maker_may_not_write(world: World) -> 
         with pytest.raises(jjq.TopicNotFound):
             store.connection.act("channel", topic="t-none", name="c", create=True, settings={})
         for create in (False, True):
-            with pytest.raises(Forbidden, match="may not write topic 'other'"):
+            with pytest.raises(Forbidden, match="has no write right for topic 'other'"):
                 store.channel("t", "c", create=create, dead_letter="other")
         assert store.channel("t", "c", dead_letter="t.c.dead").dead_letter == "t.c.dead"
     assert fetch(world, "PUT", "/api/topics/t-none/channels/c", token, b"{}")[0] == 404

@@ -100,5 +100,5 @@ def test_the_token_and_certificates_come_from_the_environment(tmp_path: Path, fo
         cli.environment["JJQ_TOKEN"] = token
         assert [each["name"] for each in cli.json("topic", "list")] == ["t"]
         assert cli.text("tail", "t") == "x\n"
-        assert "may not write" in cli.error("push", "t", stdin="y\n")
-        assert "may not admin" in cli.error("topic", "delete", "t", "--yes")
+        assert "has no write right for topic 't'" in cli.error("push", "t", stdin="y\n")
+        assert "has no admin right for topic 't'" in cli.error("topic", "delete", "t", "--yes")

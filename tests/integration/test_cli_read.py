@@ -213,7 +213,7 @@ def test_what_expired_is_an_error_that_says_where_it_begins(cli: Cli) -> None:
     [
         (["tt"], 1, "did you mean 't'"),
         (["t", "--start", "99"], 2, "beyond the end"),
-        (["t", "--start", "nonsense"], 2, "is not understood"),
+        (["t", "--start", "nonsense"], 2, "an ISO-8601 time with a zone ('2013-01-01T10:00:00Z') or '-10 minutes'\n"),
         (["t", "--start", "2013-01-01T00:00:00"], 2, "has no time zone"),
         (["t", "--start", "7=0"], 2, "partition 7"),
         (["t", "--end", "soon"], 2, "is not understood"),

@@ -123,6 +123,7 @@ def test_a_port_that_is_taken_is_named(store: Path) -> None:
             assert code == 2
             assert f"on 127.0.0.1:{port}" in said
             assert "taken" in said or f"--{front}-port" in said
+            assert len(said.splitlines()) == 1
 
 
 def test_other_machines_are_not_let_in_without_tls_and_tokens_unless_told_so(

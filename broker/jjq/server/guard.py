@@ -86,13 +86,11 @@ class Caller:
             self._refuse(action, topic)
 
     def _refuse(self, action: str, topic: str | None) -> NoReturn:
-        what = "do anything with" if action == ANY else action
-        where = (
-            f"topic {topic!r}" if topic is not None else f"the whole store, which the pattern {EVERY_TOPIC!r} allows"
-        )
+        right = "right" if action == ANY else f"{action} right"
+        where = f"topic {topic!r}" if topic is not None else f"every topic (the pattern {EVERY_TOPIC!r})"
         if action == "admin":
             audit_log.warning("refused", extra={"fields": {"caller": self.name, "needs": action, "topic": topic}})
-        raise Forbidden(f"token {self.name!r} may not {what} {where}")
+        raise Forbidden(f"token {self.name!r} has no {right} for {where}")
 
     def told(self, error: JjqError) -> JjqError:
         """An error as the caller may see it: who may not see every topic is given no names to choose from."""

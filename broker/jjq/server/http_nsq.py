@@ -17,7 +17,7 @@ from jjq.errors import JjqError
 from jjq.server.gathering import Item
 from jjq.server.http_errors import RequestError
 from jjq.server.http_operations import BYTES, JSON, TEXT, Parameter, Table, query
-from jjq.server.http_pushing import pushing
+from jjq.server.http_pushing import pushing, values_as_bytes
 from jjq.server.http_requests import Json, Request
 from jjq.topic import Topic
 
@@ -92,10 +92,11 @@ async def pub(request: Request) -> Response:
         raise RequestError("MSG_EMPTY")
     request.check_record(len(body))
     request.caller.spend(1, len(body))
-    if delay is None:
-        await request.parts.gathering.push(topic, Item(body, None, None, len(body)))
-    else:
-        await request.run(pushing, request.parts, topic, lambda found: found.push(body, delay=delay))
+    with values_as_bytes(topic):
+        if delay is None:
+            await request.parts.gathering.push(topic, Item(body, None, None, len(body)))
+        else:
+            await request.run(pushing, request.parts, topic, lambda found: found.push(body, delay=delay))
     return _ok()
 
 
@@ -127,7 +128,8 @@ async def mpub(request: Request) -> Response:
         raise RequestError("MSG_EMPTY")
     request.check_record(max(map(len, messages)))
     request.caller.spend(len(messages), len(body))
-    await request.run(pushing, request.parts, topic, lambda found: found.push_many(messages))
+    with values_as_bytes(topic):
+        await request.run(pushing, request.parts, topic, lambda found: found.push_many(messages))
     return _ok()
 
 

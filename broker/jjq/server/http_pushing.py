@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from jjq.errors import InvalidArgument, JjqError, TopicDeleted
+from jjq.errors import InvalidArgument, JjqError, SchemaMismatch, TopicDeleted
 from jjq.log import flat
 from jjq.model import Position, Positions
 from jjq.server.batches import check_batch, check_rows
@@ -146,11 +146,24 @@ async def _push_value(request: Request) -> dict[str, Any]:
     request.check_record(size)
     request.caller.spend(1, size)
     if given["partition"] is None and given["delay"] is None:
-        position = await parts.gathering.push(given["topic"], Item(body, key, None, size))
+        pushed = parts.gathering.push(given["topic"], Item(body, key, None, size))
     else:
         push = functools.partial(_push_one, body, key, given["partition"], given["delay"])
-        position = await request.run(pushing, parts, given["topic"], push)
-    return _pushed(Positions([], None), [position])
+        pushed = request.run(pushing, parts, given["topic"], push)
+    with values_as_bytes(given["topic"]):
+        return _pushed(Positions([], None), [await pushed])
+
+
+@contextlib.contextmanager
+def values_as_bytes(topic: str) -> Iterator[None]:
+    """Around a push of bodies as they are: has the error say what a topic with a schema takes instead."""
+    try:
+        yield
+    except SchemaMismatch as error:
+        raise SchemaMismatch(
+            f'{error.message}; push JSON, {{"value": {{COLUMN: ...}}}}, with the header Content-Type: {JSON} to '
+            f"/api/topics/{topic}/records"
+        ) from error
 
 
 def _push_one(value: Any, key: bytes | None, partition: int | None, delay: float | None, topic: Topic) -> Position:
@@ -284,4 +297,6 @@ async def publish(request: Request) -> dict[str, Any]:
     body = await request.body()
     request.check_record(len(body))
     request.caller.spend(1, len(body))
-    return {"receivers": await request.run(request.store.publish, request.arguments["topic"], body)}
+    topic = request.arguments["topic"]
+    with values_as_bytes(topic):
+        return {"receivers": await request.run(request.store.publish, topic, body)}

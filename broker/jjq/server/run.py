@@ -83,7 +83,7 @@ class Broker:
                 name: self._start(kind(self._store, settings, guard, self._ended), name) for name, kind in kinds.items()
             }
         except BaseException:
-            self.stop(grace=0)
+            self.stop()  # whoever has come in meanwhile ends as at any stop; nobody has, as a rule
             raise
         found = Addresses(
             flight=_url("jjq+tls" if settings.tls else "jjq", settings.host, ports.get("flight")),
@@ -112,9 +112,9 @@ class Broker:
         self._fronts.append(front)
         return port
 
-    def stop(self, grace: float | None = None) -> None:
-        """Ends requests within `grace` seconds (`stop_grace_s`), closes the store. A second stop is quiet."""
-        within = self.settings.stop_grace_s if grace is None else grace
+    def stop(self) -> None:
+        """Ends requests within `stop_grace_s`, closes the store. A second stop is quiet."""
+        within = self.settings.stop_grace_s
         fronts, self._fronts = self._fronts, []
         threads = [threading.Thread(target=_stop, args=(each, within), name="jjq-stop", daemon=True) for each in fronts]
         for thread in threads:

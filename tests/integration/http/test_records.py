@@ -135,6 +135,9 @@ def test_objects_go_into_a_topic_with_columns(front: Front) -> None:
         assert front.code("POST", "/api/topics/typed/records", json={"value": wrong}) == (400, "schema_mismatch")
     assert front.code("POST", "/api/topics/typed/records", json={"value": "text"}) == (400, "schema_mismatch")
     assert front.code("POST", "/api/topics/plain/records", json={"value": {"n": 1}}) == (400, "schema_mismatch")
+    for path in ("/api/topics/typed/records", "/api/topics/typed/publish", "/pub?topic=typed", "/mpub?topic=typed"):
+        message = front.client.post(path, content=b'{"n": 1}').json()["message"]
+        assert "with the header Content-Type: application/json to /api/topics/typed/records" in message
 
 
 def test_lines_are_a_record_each(front: Front) -> None:

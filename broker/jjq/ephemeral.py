@@ -38,13 +38,14 @@ class Holder:
 
     def __init__(self, store: Store, topic: Topic) -> None:
         self._store, self.topic = store, topic
+        ends = {bounds.partition: bounds.end for bounds in topic.offsets()}
         directory = holders_dir(store, topic.id)
         with files.translated("hold", directory):
             files.make_dirs(directory)
             self._path = directory / uuid.uuid4().hex
             self._fd = files.create(self._path)
             files.lock(self._fd)
-        self.at({bounds.partition: bounds.end for bounds in topic.offsets()})
+        self.at(ends)
 
     def at(self, positions: dict[int, int]) -> None:
         """Says how far this holder has read: the next offset of each partition."""

@@ -6,6 +6,8 @@ import contextlib
 import fnmatch
 import json
 import re
+import uuid
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,6 +51,43 @@ def alive(path: Path) -> bool:
 
 def registry(store: Store) -> Path:
     return store.path / "pubsub"
+
+
+class Interest:
+    """What one subscription wants, where others see it; it lives as long as the process that made it, or until `withdraw`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._fd = -1
+        self.id: str | None = None  # None while nothing is announced
+
+    def announce(self, names: Iterable[str], patterns: Iterable[str]) -> None:
+        """Makes it known, in the place of what was announced before."""
+        directory = registry(self._store)
+        with files.translated("subscribe in", directory):
+            if self.id is None:
+                files.make_dirs(directory)
+                self.id = uuid.uuid4().hex
+                self._fd = files.create(directory / f"{self.id}{LOCK}")
+                files.lock(self._fd)
+            note = {"names": sorted(names), "patterns": sorted(patterns)}
+            temporary = directory / f"{self.id}.new"
+            temporary.write_text(json.dumps(note), encoding="utf-8")
+            files.replace(temporary, directory / f"{self.id}{NOTE}")
+
+    def withdraw(self) -> None:
+        """Leaves nothing behind."""
+        if self.id is not None:
+            for suffix in (NOTE, LOCK):
+                with contextlib.suppress(OSError):
+                    files.unlink(registry(self._store) / f"{self.id}{suffix}")
+            self.forget()
+
+    def forget(self) -> None:
+        """In a forked child: what was announced is the parent's."""
+        if self._fd >= 0:
+            files.close(self._fd)
+        self.id, self._fd = None, -1
 
 
 def subscriptions(store: Store) -> list[tuple[set[str], dict[str, re.Pattern[str]]]]:

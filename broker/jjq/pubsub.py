@@ -18,11 +18,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import re
 import threading
-import uuid
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
@@ -30,10 +28,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jjq import ephemeral, files
+from jjq import ephemeral
 from jjq.errors import DataLoss, InvalidArgument, JjqError, StoreClosed, TopicDeleted
 from jjq.feed import Feed, beginnings, watched
-from jjq.interest import LOCK, NOTE, check_pattern, glob, reached, registry
+from jjq.interest import Interest, check_pattern, glob, reached
 from jjq.model import check_name
 from jjq.topics import at_first_use
 from jjq.values import each_of, timeout_s
@@ -71,8 +69,7 @@ class PubSub:
         self._patterns: dict[str, re.Pattern[str]] = {}
         self._readings: dict[str, _Reading] = {}  # by topic id
         self._waiting: deque[Message] = deque()
-        self._fd = -1
-        self._id: str | None = None
+        self._known = Interest(store)  # to others
         self._turn = 0
         self._closed = False
         self._catalog_seen: tuple[str, ...] = ()
@@ -94,7 +91,7 @@ class PubSub:
     @property
     def id(self) -> str | None:
         """None before the first subscribe."""
-        return self._id
+        return self._known.id
 
     @property
     def subscribed(self) -> bool:
@@ -153,7 +150,7 @@ class PubSub:
         if self.subscribed:
             self._announce()
         else:
-            self._withdraw()
+            self._known.withdraw()
         self._confirm(kind, name)
 
     def _confirm(self, kind: str, name: str) -> None:
@@ -169,26 +166,7 @@ class PubSub:
 
     def _announce(self) -> None:
         """Makes this subscription's interest known before it begins, so that a publish counts what it reaches."""
-        directory = registry(self._store)
-        with files.translated("subscribe in", directory):
-            if self._id is None:
-                files.make_dirs(directory)
-                self._id = uuid.uuid4().hex
-                self._fd = files.create(directory / f"{self._id}{LOCK}")
-                files.lock(self._fd)
-            note = {"names": sorted(self._names), "patterns": sorted(self._patterns)}
-            temporary = directory / f"{self._id}.new"
-            temporary.write_text(json.dumps(note), encoding="utf-8")
-            files.replace(temporary, directory / f"{self._id}{NOTE}")
-
-    def _withdraw(self) -> None:
-        """Leaves nothing behind."""
-        if self._id is not None:
-            for suffix in (NOTE, LOCK):
-                with contextlib.suppress(OSError):
-                    files.unlink(registry(self._store) / f"{self._id}{suffix}")
-            files.close(self._fd)
-            self._id, self._fd = None, -1
+        self._known.announce(self._names, self._patterns)
 
     def _watched(self) -> list[Path] | None:
         found = [self._store.path / "catalog.lock"]  # rung when topics come and go
@@ -270,7 +248,7 @@ class PubSub:
                 return False
             if self._take():
                 return True
-            ids = tuple(row.id for row in self._store.catalog.topics())
+            ids = tuple(self._store.catalog.topic_ids())
             if ids != self._catalog_seen:
                 self._follow_topics()
                 if self._take():
@@ -332,7 +310,7 @@ class PubSub:
             with contextlib.ExitStack() as rest:  # each part is closed though another fails
                 for topic_id in list(self._readings):
                     rest.callback(self._leave, topic_id)
-                rest.callback(self._withdraw)  # first, so that nobody counts this one any more
+                rest.callback(self._known.withdraw)  # first, so that nobody counts this one any more
             self._names.clear()
             self._patterns.clear()
             self._waiting.clear()
@@ -356,9 +334,7 @@ class PubSub:
         """In a forked child: the subscription and what waits for it stay the parent's. The child has one of its own to the same
         names and patterns, from when it first uses it."""
         self._renew_locks()
-        if self._fd >= 0:
-            files.close(self._fd)
-        self._id, self._fd = None, -1
+        self._known.forget()
         for reading in self._readings.values():
             if reading.holder is not None:
                 reading.holder.forget()

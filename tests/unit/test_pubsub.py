@@ -371,3 +371,13 @@ def test_max_records_is_for_ephemeral_topics(store: jjq.Store) -> None:
         store.create_topic("t", max_records=5)
     with pytest.raises(jjq.InvalidArgument, match="when_full"):
         store.create_topic("t#ephemeral", when_full="explode")
+
+
+def test_who_comes_too_late_to_hold_a_topic_leaves_nothing(store: jjq.Store) -> None:
+    topic = store.create_topic("t#ephemeral")
+    store.delete_topic("t#ephemeral")
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(jjq.TopicDeleted):
+        ephemeral.Holder(store, topic)
+    assert not ephemeral.holders_dir(store, topic.id).exists()
+    assert len(os.listdir("/proc/self/fd")) == before

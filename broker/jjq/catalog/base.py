@@ -90,6 +90,10 @@ class Catalog:
             raise self.deleted(topic_id)
         return int(row[0])
 
+    def topic_ids(self) -> dict[str, str]:
+        """The names of all topics, by id: to see whether some came or went."""
+        return dict(self.driver.rows("topic_ids"))
+
     def topic_names(self) -> list[str]:
         return [row[0] for row in self.driver.rows("topic_names")]
 

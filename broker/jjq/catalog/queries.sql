@@ -19,6 +19,9 @@ FROM topics t JOIN topic_schemas s ON s.topic_id = t.id AND s.version = t.schema
 SELECT t.id, t.name, t.partitions, t.config, t.schema_version, t.created_at, s.schema
 FROM topics t JOIN topic_schemas s ON s.topic_id = t.id AND s.version = t.schema_version ORDER BY t.name
 
+-- name: topic_ids
+SELECT id, name FROM topics ORDER BY name
+
 -- name: topic_names
 SELECT name FROM topics ORDER BY name
 

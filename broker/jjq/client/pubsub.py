@@ -40,6 +40,10 @@ class RemotePubSub(RemoteHandle, PubSub):
         return f"<PubSub {'closed' if self._closed else f'{len(names)} names, {len(patterns)} patterns'}>"
 
     @property
+    def id(self) -> str | None:
+        return self._id
+
+    @property
     def subscribed(self) -> bool:
         return any(self._interest)
 

@@ -268,7 +268,7 @@ def _exchange(client: Any, path: Any, options: Any) -> None:
 OPERATIONS = {f"{each.method} {each.path}": each for each in all_operations() if each.action is not None}
 SAMPLES = {
     "topic": "t", "channel": "c", "subscriber": "t-s", "writer": "t-w", "name": "t", "type": "x", "partition": "0",
-    "offset": "0", "start": "0", "end": "1",
+    "offset": "0", "start": "0", "end": "1", "topics": "t*,other*",
 }  # fmt: skip
 
 

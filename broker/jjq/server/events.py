@@ -224,7 +224,8 @@ async def follow_events(request: Request) -> Stream:
     last, start = request.arguments["last_event_id"], request.arguments["start"]
     position = await request.run(place_of, topic, last or None, "latest" if start is None else start)
     mark = await request.run(id_before, topic, position)
-    return Stream(request, TopicSource(topic, EventEncoding(), {0: position}, keep), topic.name, mark)
+    check = functools.partial(request.allow, "read", topic.name)
+    return Stream(request, TopicSource(topic, EventEncoding(), {0: position}, keep), check, mark)
 
 
 def place_of(topic: Topic, last: str | None, start: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -37,6 +37,7 @@ _NEAR_ROWS = 4096  # matches that are as near are read together
 # A write to a client takes about as long, so with many of them what comes meanwhile goes into the next one.
 _PAUSE_S_A_CLIENT = 100e-6
 _LONGEST_PAUSE_S = 0.05
+_PAUSE_S_A_LOOK = 1e-3  # a stream that is told of topics looks which are there now
 
 
 class Encoding(Protocol):
@@ -81,22 +82,27 @@ class Chunk:
         self._joined: dict[Any, bytes] = {}
         self._joined_bytes = 0
 
-    def joined(self, position: int, keep: Keep | None, places: Mapping[int, int] | None) -> bytes:
+    def joined(
+        self, position: int, keep: Keep | None, places: Mapping[int, int] | None, around: tuple[str, str] = ("", "")
+    ) -> bytes:
         """The events from a position on, as they are sent; made once for all who ask for the same.
 
-        `places` are the stream's positions, where they are what ids are made of.
+        `places` are the stream's positions, where they are what ids are made of; `around` stands before and behind them.
         """
         begin = max(position, self.start)
-        key = (begin, None if keep is None else keep.key, None if places is None else tuple(sorted(places.items())))
+        at = None if places is None else tuple(sorted(places.items()))
+        key = (begin, None if keep is None else keep.key, at, around)
         known = self._joined.get(key)
         if known is None:
-            known = self._join(begin, keep, places)
+            known = self._join(begin, keep, places, around)
             self._joined_bytes += len(known)
             if self._joined_bytes <= _KEPT_JOINED * max(self.size, _SMALL_BYTES):
                 self._joined[key] = known
         return known
 
-    def _join(self, begin: int, keep: Keep | None, places: Mapping[int, int] | None) -> bytes:
+    def _join(
+        self, begin: int, keep: Keep | None, places: Mapping[int, int] | None, around: tuple[str, str]
+    ) -> bytes:  # fmt: skip
         rows: Sequence[int] = range(len(self.frames))
         if keep is not None and self.kinds is not None:
             rows = keep.rows(self.kinds)
@@ -104,10 +110,11 @@ class Chunk:
             rows = [i for i in rows if self.offsets[i] >= begin]
         if places is None:
             return b"".join([self.frames[i] for i in rows])
+        before, behind = around
         now, pieces = dict(places), []
         for i in rows:
             now[self.partition] = self.offsets[i] + 1
-            pieces.append(b"id: %b\n%b" % (positions_text(now).encode(), self.frames[i]))
+            pieces.append(b"id: %b\n%b" % (f"{before}{positions_text(now)}{behind}".encode(), self.frames[i]))
         return b"".join(pieces)
 
 
@@ -146,15 +153,23 @@ class TopicFeed:
                 self._feed = Feed(self.topic, places, places_now=functools.partial(beginnings, self.topic))
                 self._task = asyncio.ensure_future(self._follow())
 
+    def reached(self, source: TopicSource) -> bool:
+        """Whether a source has come to where the feed is."""
+        return all(source.positions.get(partition, 0) >= end for partition, end in self.positions.items())
+
     def join(self, source: TopicSource) -> bool:
         """True when a source has come to where the feed is: then it gets what comes."""
-        if any(source.positions.get(partition, 0) < end for partition, end in self.positions.items()):
+        if not self.reached(source):
             return False
         self._live[source] = None
         return True
 
-    def leave(self, source: TopicSource) -> None:
+    def part(self, source: TopicSource) -> None:
+        """It gets no more of what comes, until it joins again."""
         self._live.pop(source, None)
+
+    def leave(self, source: TopicSource) -> None:
+        self.part(source)
         self._users.discard(source)
         if not self._users:
             self._end()
@@ -293,6 +308,66 @@ class TopicFeed:
 
     async def _run_call(self, call: Callable[..., Result], *arguments: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._calls, functools.partial(call, *arguments))
+
+
+class Told(Protocol):
+    """Who hears of topics that come and go. Called in the loop."""
+
+    def topics_changed(self, came: Collection[str], gone: Collection[str]) -> None:
+        """`came` are names, `gone` are ids."""
+
+    def finish(self, reason: dict[str, Any]) -> None:
+        """There will be no more news."""
+
+
+class TopicNews:
+    """Which topics come and go, for all who follow patterns. Used from the loop; what looks runs in threads."""
+
+    def __init__(self, store: Store, calls: Executor, reason: Callable[[BaseException], dict[str, Any]]) -> None:
+        self._store, self._calls, self._reason = store, calls, reason
+        self._told: set[Told] = set()
+        self._starting = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self._names: dict[str, str] = {}  # by id
+        self._seen: dict[str, str] = {}
+
+    async def start(self, told: Told) -> None:
+        """What comes or goes from here on is told, until `leave`."""
+        self._told.add(told)
+        async with self._starting:
+            if self._task is None:
+                loop = asyncio.get_running_loop()
+                self._names = await loop.run_in_executor(self._calls, self._store.catalog.topic_ids)
+                self._task = asyncio.ensure_future(self._follow())
+
+    def leave(self, told: Told) -> None:
+        self._told.discard(told)
+        if not self._told and self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _follow(self) -> None:
+        listener = self._store.listener(lambda: [self._store.path / "catalog.lock"])  # rung when topics come and go
+        try:
+            while True:
+                await until_found(self._look, listener)
+                before, now = self._names, self._seen
+                self._names = now
+                came = {name for topic_id, name in now.items() if topic_id not in before}
+                for each in list(self._told):
+                    each.topics_changed(came, before.keys() - now.keys())
+                await asyncio.sleep(min(_LONGEST_PAUSE_S, _PAUSE_S_A_LOOK * len(self._told)))
+        except Exception as error:  # noqa: BLE001 - every client must hear of it
+            self._task = None
+            reason = self._reason(error)
+            for each in list(self._told):
+                each.finish(reason)
+        finally:
+            listener.close()
+
+    def _look(self) -> bool:
+        self._seen = self._store.catalog.topic_ids()
+        return self._seen != self._names
 
 
 def _size(record: Record) -> int:

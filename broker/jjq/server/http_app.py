@@ -22,6 +22,7 @@ from jjq.server import (
     http_pages,
     http_pushing,
     http_reading,
+    http_several,
     http_staging,
     http_stats,
     http_subscribers,
@@ -36,7 +37,7 @@ log = logging.getLogger("jjq.server.http")
 
 # Those that are asked most stand first: routes are tried in this order.
 TABLES = (
-    events.table, http_pushing.table, http_reading.table, http_subscribers.table, http_channels.table, http_topics.table,
+    events.table, http_pushing.table, http_reading.table, http_several.table, http_subscribers.table, http_channels.table, http_topics.table,
     http_objects.table, http_writers.table, http_staging.table, http_care.table, http_nsq.table, http_stats.table,
     http_pages.table, http_openapi.table,
 )  # fmt: skip

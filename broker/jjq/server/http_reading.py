@@ -33,7 +33,7 @@ table = Table("Records")
 
 _METADATA = ("_partition", "_offset", "_timestamp", "_key", "_headers")
 _MOST = 10_000
-_PAGE_BYTES = 8 << 20
+PAGE_BYTES = 8 << 20
 _TAKE = 64
 _SEARCH_S = 2.0  # then what was found so far is answered, with where to go on
 _SEARCH_ROWS = 16 << 10
@@ -84,7 +84,7 @@ async def read_records(request: Request) -> Any:
     if only_arrow:
         raise RequestError(f"{only_arrow[0]} is for Arrow streams: ask for them with Accept: {ARROW}")
     feed = await request.run(_feed, topic, given["start"] or "earliest", given["partition"])
-    look = functools.partial(_page, feed, given["max"] or 100)
+    look = functools.partial(taken_from, feed, given["max"] or 100)
     records = await look_until(request, topic, look, given["timeout"] or 0.0)
     positions = {partition: offset for partition, (offset, _) in feed.places().items()}
     return await request.answer({"records": list(map(record_json, records)), "next": positions_text(positions)})
@@ -103,10 +103,11 @@ def _feed(topic: Topic, start: str, partition: int | None) -> Feed:
     return Feed(topic, places, places_now=functools.partial(beginnings, topic) if partition is None else None)
 
 
-def _page(feed: Feed, most: int) -> list[Record]:
+def taken_from(feed: Feed, most: int) -> list[Record]:
+    """The next records of a feed, as many as an answer may have."""
     records: list[Record] = []
     size = 0
-    while len(records) < most and size < _PAGE_BYTES:
+    while len(records) < most and size < PAGE_BYTES:
         try:
             more = feed.take_many(min(_TAKE, most - len(records)))
         except DataLoss:
@@ -193,7 +194,7 @@ def _search(
                 for record in to_records(topic.name, rows, topic.schema is None):
                     found.append(record)
                     size += size_of(record.value)
-                    if len(found) >= most or size > _PAGE_BYTES:
+                    if len(found) >= most or size > PAGE_BYTES:
                         positions[each] = record.offset + 1
                         return found, positions, False
             positions[each] = stop
@@ -293,4 +294,4 @@ async def follow_records(request: Request) -> Stream:
     start = given["last_event_id"] or given["start"] or "latest"
     positions = await request.run(positions_of, topic, start)
     source = TopicSource(topic, RecordEncoding(), dict(positions))
-    return Stream(request, source, topic.name, positions_text(positions))
+    return Stream(request, source, functools.partial(request.allow, "read", topic.name), positions_text(positions))

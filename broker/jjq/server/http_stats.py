@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -93,6 +94,9 @@ class _StatsSource:
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
 
+    async def enter(self, stream: Stream) -> None:
+        pass
+
     async def begin(self, stream: Stream) -> None:
         self._task = asyncio.ensure_future(self._tell(stream))
 
@@ -148,7 +152,7 @@ class Shared:
     answers={200: ("Numbers, for ever.", {EVENTS: {"type": "string"}})}, scope="list",
 )  # fmt: skip
 async def follow_stats(request: Request) -> Stream:
-    return Stream(request, _StatsSource())
+    return Stream(request, _StatsSource(), functools.partial(request.caller.can, "read", None))
 
 
 # --- health --------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from jjq.errors import JjqError
-from jjq.server.feeds import Chunk, Encoding, Keep, TopicFeed
+from jjq.server.feeds import Chunk, Encoding, Keep, TopicFeed, TopicNews
 from jjq.server.http_errors import body_of
 from jjq.server.http_requests import Parts, Receive, Request, Scope, Send
 from jjq.topic import Topic
@@ -97,20 +97,24 @@ class Outbox:
 class Source(Protocol):
     """Where a stream's events come from."""
 
+    async def enter(self, stream: Stream) -> None:
+        """Before the answer begins: what this raises is an error like others."""
+
     async def begin(self, stream: Stream) -> None:
         """Sends what was before, and has what comes put into the stream's outbox."""
 
     def leave(self, stream: Stream) -> None:
-        """No more is put."""
+        """No more is put; also where it has not begun."""
 
 
 class Stream:
     """An answer that goes on until one side ends it: an ASGI application by itself."""
 
-    def __init__(self, request: Request, source: Source, topic: str | None = None, begins_at: str = "") -> None:
-        """`topic` is what the caller has to be allowed to read as long as the stream goes on. `begins_at` is the id that goes
-        on where this stream begins, for a client that is cut off before its first event."""
-        self.request, self._source, self._topic = request, source, topic
+    def __init__(self, request: Request, source: Source, check: Callable[[], object], begins_at: str = "") -> None:
+        """`check` raises Unauthorized or Forbidden when the caller may not read on: its token may have been revoked. It is asked
+        with the heartbeats. `begins_at` is the id that goes on where this stream begins, for a client that is cut off before its
+        first event."""
+        self.request, self._source, self._check = request, source, check
         self._parts: Parts = request.parts
         self.outbox = Outbox(self._parts.settings.buffer_bytes)
         self.heartbeat = _HEARTBEAT
@@ -124,6 +128,7 @@ class Stream:
         self._timer: asyncio.TimerHandle | None = None
         self._cut = False
         self._idle = False  # nothing waits, and nothing is being written
+        self._again = False
         self._connection: Any = request.scope.get("extensions", {}).get("jjq.connection")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -137,12 +142,13 @@ class Stream:
 
     async def _run(self, send: Send) -> None:
         self._sending, self._task = send, asyncio.current_task()
-        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
         leaving = asyncio.ensure_future(self.request.gone())
         leaving.add_done_callback(self._left)
-        self._parts.hub.streams.add(self)
-        self._tick()
         try:
+            await self._source.enter(self)
+            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+            self._parts.hub.streams.add(self)
+            self._tick()
             mark = f"id: {self._begins_at}\n" if self._begins_at else ""
             await self.send(f"retry: {_RETRY_MS}\n{mark}: jjq\n\n".encode())
             try:
@@ -171,6 +177,9 @@ class Stream:
             elif self.outbox.end is not None:
                 await self._say_end(self.outbox.end)
                 return
+            elif self._again:
+                self._again = False
+                await self._source.begin(self)
             elif self._beat_is_due:
                 self._beat_is_due = False
                 await self.send(self.heartbeat)
@@ -191,12 +200,10 @@ class Stream:
                 return
         self._timer = asyncio.get_running_loop().call_later(min(left, _STALLED_S), self._tick)
 
-    def check_right(self) -> None:
-        """Raises Unauthorized or Forbidden when the caller may not read on: its token may have been revoked."""
-        if self._topic is None:
-            self.request.caller.can("read", None)
-        else:
-            self.request.allow("read", self._topic)
+    def begin_again(self) -> None:
+        """Has the source begin once more, when what waits has been sent; until then it is to put nothing."""
+        self._again = True
+        self.outbox.poke()
 
     async def _say_end(self, reason: dict[str, Any]) -> None:
         await self._write(notice("jjq-end", reason) if reason else b"", more=False)
@@ -207,7 +214,7 @@ class Stream:
         now = self._clock()
         if now - self._checked_at >= self._parts.settings.heartbeat_s:
             self._checked_at = now
-            self.check_right()
+            self._check()
         await self._write(data, more=True)
 
     async def _write(self, data: bytes, *, more: bool) -> None:
@@ -269,19 +276,21 @@ class TopicSource:
         self._stream: Stream | None = None
         self._feed: TopicFeed | None = None
 
-    async def begin(self, stream: Stream) -> None:
+    async def enter(self, stream: Stream) -> None:
         self._stream = stream
+
+    async def begin(self, stream: Stream) -> None:
         feed = self._feed = stream.request.parts.hub.feed(self._topic, self._encoding)
         await feed.start(self)
         while stream.outbox.end is None and not feed.join(self):
             chunk = await feed.history(self.positions, self.keep)
-            if chunk is not None and (data := self._taken(chunk)):
+            if chunk is not None and (data := self.taken(chunk)):
                 await stream.send(data)
 
     def put(self, chunk: Chunk) -> None:
         """What has come."""
         assert self._stream is not None
-        self._stream.put(self._taken(chunk))
+        self._stream.put(self.taken(chunk))
 
     def finish(self, reason: dict[str, Any]) -> None:
         if self._stream is not None:
@@ -291,10 +300,14 @@ class TopicSource:
         if self._feed is not None:
             self._feed.leave(self)
 
-    def _taken(self, chunk: Chunk) -> bytes:
+    def _around(self) -> tuple[str, str]:
+        """What stands before and behind the positions in an id."""
+        return "", ""
+
+    def taken(self, chunk: Chunk) -> bytes:
         """The bytes of a chunk for this stream, which is then past it."""
         position = self.positions.get(chunk.partition, 0)
-        data = chunk.joined(position, self.keep, None if self._encoding.own_ids else self.positions)
+        data = chunk.joined(position, self.keep, None if self._encoding.own_ids else self.positions, self._around())
         lost = min(chunk.first, chunk.end) - position
         if lost > 0:
             data = f": {lost} records are gone\n\n".encode() + data
@@ -309,6 +322,15 @@ class Hub:
         self._parts = parts
         self._feeds: dict[tuple[str, str], TopicFeed] = {}
         self.streams: set[Stream] = set()
+        self._news: TopicNews | None = None
+
+    @property
+    def news(self) -> TopicNews:
+        """Of topics that come and go."""
+        if self._news is None:
+            parts = self._parts()
+            self._news = TopicNews(parts.store, parts.calls, end_of(parts))
+        return self._news
 
     def feed(self, topic: Topic, encoding: Encoding) -> TopicFeed:
         """The feed of a topic in an encoding, shared by all who ask for it."""

@@ -32,21 +32,32 @@ async def look_until(
     found = await request.run(look)
     if found or timeout <= 0:
         return found
-    loop = asyncio.get_running_loop()
-    until = loop.time() + timeout
 
     def files() -> list[Path] | None:
         paths = watched(topic)
         return paths if paths is None or channel is None else [*paths, bell(request.store.path, channel)]
 
+    def looking() -> Found:
+        # It can be long since it was asked: a token that was revoked meanwhile takes nothing.
+        request.caller.may(NEEDS[request.operation.action or "read"], topic.name)
+        return look()
+
+    return await found_in(request, files, looking, timeout, longest)
+
+
+async def found_in(
+    request: Request, files: Callable[[], list[Path] | None], look: Callable[[], Found], timeout: float,
+    longest: Callable[[], float] = lambda: _LONGEST_S,
+) -> Found:  # fmt: skip
+    """The same, of any files."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + timeout
     listener = request.store.listener(files)
     over = asyncio.ensure_future(request.gone())
     over.add_done_callback(lambda _: listener.wake())
     try:
         armed = await request.run(listener.arm)
         while True:
-            # It can be long since it was asked: a token that was revoked meanwhile takes nothing.
-            request.caller.may(NEEDS[request.operation.action or "read"], topic.name)
             found = await request.run(look)
             left = until - loop.time()
             if found or left <= 0 or over.done():

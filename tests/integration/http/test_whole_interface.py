@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import jjq
+from jjq.pubsub import PubSub
 from jjq.server.http_app import all_operations
 from jjq.server.http_operations import ARROW
 from tests.fronts import Front
@@ -29,6 +30,8 @@ BY_HTTP = {
         "read_slices": f"GET {TOPIC}/records", "follow": f"GET {TOPIC}/stream", "stage": f"POST {TOPIC}/stage",
         "commit": "POST /api/commit", "discard": "POST /api/discard", "list_objects": "GET /api/objects",
         "open_object": f"GET {TOPIC}/partitions/{{partition}}/records/{{offset}}/object", "publish": f"POST {TOPIC}/publish",
+        "pubsub": "GET /api/stream", "pubsub_channels": "GET /api/stats", "pubsub_numsub": "GET /api/stats",
+        "pubsub_numpat": "GET /api/stats",
         "writers": "GET /api/writers", "reset_writer": "DELETE /api/writers/{writer}", "maintain": "POST /api/maintain",
         "stats": "GET /api/stats", "verify": "POST /api/verify",
     },
@@ -44,6 +47,10 @@ BY_HTTP = {
         "commit": f"POST {SUBSCRIBER}/commit", "seek": f"POST {SUBSCRIBER}/seek", "positions": f"GET {SUBSCRIBER}",
         "lag": f"GET {SUBSCRIBER}",
     },
+    "PubSub": {
+        "subscribe": "GET /api/stream", "psubscribe": "GET /api/stream", "get_message": "GET /api/records",
+        "listen": "GET /api/stream",
+    },
     "Channel": {
         "receive": f"POST {CHANNEL}/receive", "ack_many": f"POST {CHANNEL}/ack", "requeue_many": f"POST {CHANNEL}/requeue",
         "touch_many": f"POST {CHANNEL}/touch", "pause": f"POST {CHANNEL}/pause", "unpause": f"POST {CHANNEL}/unpause",
@@ -53,9 +60,10 @@ BY_HTTP = {
 }  # fmt: skip
 # What a handle in the caller's process is for, and HTTP has no handles.
 OF_A_HANDLE = {
-    "Store": {"close", "producer", "pubsub", "pubsub_channels", "pubsub_numsub", "pubsub_numpat"},
+    "Store": {"close", "producer"},
     "Topic": {"refresh", "plan"},
     "Subscriber": {"sleep", "wakeup", "close"},
+    "PubSub": {"unsubscribe", "punsubscribe", "close"},
     "Channel": {"close"},
 }
 DOCS = [Path(__file__).resolve().parents[3] / "docs" / name for name in ("python.md", "channels.md")]
@@ -64,7 +72,7 @@ DOCS = [Path(__file__).resolve().parents[3] / "docs" / name for name in ("python
 @pytest.mark.parametrize("name", BY_HTTP)
 def test_each_method_that_is_documented_has_its_operation(name: str) -> None:
     text = "".join(each.read_text() for each in DOCS)
-    methods = {each for each, _ in inspect.getmembers(getattr(jjq, name), callable) if not each.startswith("_")}
+    methods = {each for each, _ in inspect.getmembers(getattr(jjq, name, PubSub), callable) if not each.startswith("_")}
     assert set(BY_HTTP[name]) <= methods
     assert set(BY_HTTP[name].values()) <= OPERATIONS
     documented = {each for each in methods if f".{each}(" in text}

@@ -78,3 +78,16 @@ def test_headers_are_left_to_pyarrow() -> None:
     headers = pa.array([None, [{"key": "k", "value": b"v"}]], SCHEMA.field(2).type)
     values = pa.array([b"a", b"b"], pa.binary())
     assert TEMPLATE.encode_batch(batch_of(pa.nulls(2, pa.binary()), headers, values)) is None
+
+
+def test_large_parts_are_not_copied_and_come_in_their_order() -> None:
+    keys = pa.array([b"k" * 40_000, b"kk", None], pa.binary())
+    values = pa.array([b"v", None, b"v" * 70_001], pa.binary())
+    message = TEMPLATE.encode_batch(batch_of(keys, null_headers(3), values))
+    assert message is not None
+    assert [part.address for part in message.body if isinstance(part, pa.Buffer)] == [
+        keys.buffers()[2].address, values.buffers()[2].address,
+    ]  # fmt: skip
+    found = read(message)
+    assert found.column(1).equals(keys)
+    assert found.column(3).equals(values)

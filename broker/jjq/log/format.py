@@ -32,6 +32,7 @@ _ACTIVE_CRC = struct.Struct("<2xI")
 _ACTIVE_CHARS = (_ACTIVE.size + _ACTIVE_CRC.size) * 4 // 3
 _CRC_CHARS = 8
 _NO_CRC = b"A" * _CRC_CHARS
+_JOIN_BYTES = 16 << 10  # a part of a body that is larger is not copied to join it with others
 _PADDING = [bytes(length) for length in range(8)]
 _UNCOMPRESSED = pa.ipc.IpcWriteOptions()  # without options pyarrow asks the environment, four times a message
 _PLACEHOLDER = b"~" * _ACTIVE_CHARS
@@ -418,23 +419,27 @@ class RowsTemplate:
 
     def _encode(self, rows: int, stamps: bytes, low: int, high: int, key: _Column, value: _Column) -> Encoded:
         buffers = [0, 0, 0, len(stamps)]
-        parts: list[Any] = []
+        body: list[Any] = [stamps]
+        small: list[Any] = []
         at = len(stamps)
         headers = (bytes((rows + 7) // 8), bytes(4 * (rows + 1)), *(b"",) * 7)
         for part in (*key[1:], *headers, *value[1:]):
             length = len(part)
             buffers += (at, length)
-            if length:
-                padding = -length & 7
-                parts += (part, _PADDING[padding])
-                at += length + padding
+            if length > _JOIN_BYTES:
+                body += (b"".join(small), part)
+                small = [_PADDING[-length & 7]]
+            elif length:
+                small += (part, _PADDING[-length & 7])
+            at += length + (-length & 7)
+        body.append(b"".join(small))
         head = bytearray(self._head)
         layout = self._layout
         struct.pack_into("<q", head, layout.body_length, at)
         struct.pack_into("<q", head, layout.rows, rows)
         self._nodes.pack_into(head, layout.nodes, rows, 0, rows, key[0], rows, rows, *(0,) * 6, rows, value[0])
         self._buffers.pack_into(head, layout.buffers, *buffers)
-        return Encoded(head, (stamps, b"".join(parts)), rows, low, high, self._field_at, self.layout)
+        return Encoded(head, tuple(body), rows, low, high, self._field_at, self.layout)
 
     def message(
         self, ts: int, value: bytes, topic: bytes, partition: int, base: int, synced_to: int, appended_at: int,

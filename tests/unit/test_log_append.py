@@ -1,7 +1,9 @@
 """What an append writes: every row with the time, key and value it was given, whichever encoder wrote it."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pyarrow as pa
@@ -9,6 +11,7 @@ import pytest
 
 import jjq
 from jjq.errors import StoreError, TopicDeleted
+from jjq.log import active
 from jjq.log.format import ENTRY_SIZE
 from jjq.log.requests import Append
 from tests.crash.faults import Disk, Operation
@@ -69,3 +72,43 @@ def test_of_a_group_whose_entries_the_disk_takes_in_part_each_push_is_told_what_
     assert topic.push(b"after").offset == 2
     assert topic.read().read_all()["value"].to_pylist() == [b"before", b"a", b"after"]
     assert store.verify().ok
+
+
+class Interrupting:
+    """A trace that raises KeyboardInterrupt before the `number`-th line that the active file's methods come to."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.lines = number, 0
+
+    def __call__(self, frame: FrameType, _event: str, _arg: object) -> Any:
+        return self._line if frame.f_code.co_filename == active.__file__ else None
+
+    def _line(self, _frame: FrameType, event: str, _arg: object) -> Any:
+        self.lines += event == "line"
+        if event == "line" and self.lines == self.number:
+            raise KeyboardInterrupt
+        return self._line
+
+
+@pytest.mark.parametrize("sync", ["always", "interval"])
+@pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
+def test_what_an_interrupted_push_has_shown_to_readers_stays(store: jjq.Store, many: bool, sync: str) -> None:
+    topic = store.create_topic("t", sync=sync, sync_interval_ms=3_600_000)
+    number, interrupted = 0, True
+    with jjq.open(store.path, maintenance=False) as other:
+        while interrupted:
+            number += 1
+            topic.push(b"before")
+            before = sys.gettrace()
+            sys.settrace(Interrupting(number))
+            try:
+                topic.push_many([b"interrupted"] * 3) if many else topic.push(b"interrupted")
+                interrupted = False
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(before)
+            [shown] = other.topic("t").offsets()
+            assert topic.push(b"after").offset == shown.end
+            assert other.topic("t").offsets()[0].lineage == 0
+    assert number > 20

@@ -181,25 +181,22 @@ class ActiveFile:
             length = len(head) + size
             buffers += (head, *message.body)
             run_max = max(run_max, high)
-            packed.append(
-                fmt.pack_entry(
-                    (
-                        BATCH,
-                        flags,
-                        0,
-                        message.layout,
-                        offset,
-                        rows,
-                        position,
-                        length,
-                        low,
-                        high,
-                        run_max,
-                        appended_at,
-                        crc,
-                    )
-                )
+            entry = (
+                BATCH,
+                flags,
+                0,
+                message.layout,
+                offset,
+                rows,
+                position,
+                length,
+                low,
+                high,
+                run_max,
+                appended_at,
+                crc,
             )
+            packed.append(fmt.pack_entry(entry))
             low_ts = min(low_ts, low)
             offset += rows
             position += length
@@ -210,11 +207,12 @@ class ActiveFile:
         if not sync and position - start >= LARGE_BYTES:
             # Or the sync at the end would wait for all of the file.
             files.begin_writing(self._fd, start, position - start)
-        self._count_locked(b"".join(packed), len(packed), sync)
+        self._count_locked(b"".join(packed), sync)
         self.end, self.length, self.crc = offset, position, crc
         self.appended_at, self.run_max_ts, self.min_ts = appended_at, run_max, low_ts
         if sync:
             self.synced_offset, self.synced_position = offset, position
+        self._known += len(packed)  # last: after an interrupt the entries are read again, and not taken for a torn file
         return first
 
     def append_value_locked(
@@ -231,7 +229,7 @@ class ActiveFile:
         files.pwrite(self._fd, data, position)
         length, crc, flags = len(data), fmt.crc32c(data, self.crc), SYNCED if sync else 0
         entry = (BATCH, flags, 0, template.layout, offset, 1, position, length, ts, ts, ts, appended_at, crc)
-        self._count_locked(fmt.pack_entry(entry), 1, sync)
+        self._count_locked(fmt.pack_entry(entry), sync)
         self.end, self.length, self.crc = offset + 1, position + length, crc
         self.appended_at = appended_at
         self.run_max_ts = ts
@@ -239,14 +237,14 @@ class ActiveFile:
             self.min_ts = ts
         if sync:
             self.synced_offset, self.synced_position = offset + 1, position + length
+        self._known += 1  # last, as above
         return offset, ts
 
-    def _count_locked(self, packed: bytes, entries: int, sync: bool) -> None:
+    def _count_locked(self, packed: bytes, sync: bool) -> None:
         """Makes what was written count by its entries; with `sync` on disk first."""
         if sync:
             self._sync_locked()
         files.pwrite(self._index_fd, packed, self._known * ENTRY_SIZE)
-        self._known += entries
 
     def sync_locked(self) -> None:
         """Puts on disk what is visible but not yet synced (durability `interval`), and says so in the index."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import uuid
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,13 @@ FORMAT = 1
 DIRECTORIES = ("topics", "links", "quarantine")
 # What may be there before `jjq.json` is: another process is founding the store, or one has died at it.
 _FOUNDING = (*DIRECTORIES, "store.lock", "catalog.lock", "jjq.json.new")
-# File systems whose locks or mappings do not hold among hosts.
-_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph", "glusterfs", "fuse.glusterfs"}
+# File systems whose locks or mappings do not hold among the hosts that share them.
+_NETWORK = {
+    "nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "beegfs", "gpfs", "orangefs",
+    "gfs2", "ocfs2", "vboxsf",
+    "fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.ceph-fuse", "fuse.juicefs", "fuse.rclone", "fuse.s3fs",
+    "fuse.gcsfuse", "fuse.vmhgfs-fuse",
+}  # fmt: skip
 
 
 def prepare(path: Path, create: bool, read_only: bool | None) -> bool:
@@ -28,21 +35,25 @@ def prepare(path: Path, create: bool, read_only: bool | None) -> bool:
     if not exists and (not create or read_only):
         if path.exists() and not path.is_dir():
             raise StoreNotFound(f"{path} is a file, and a store is a directory; name another place")
+        if not read_only:
+            _refuse_network(path)
         raise StoreNotFound(f"there is no store at {path}; make one with jjq.open(path) or `jjq topic create`")
     if not exists:
-        if path.exists() and _has_other_files(path) and not identity.exists():
-            raise StoreFormat(f"{path} has files of something else in it; choose an empty or a new directory")
+        other = _other_file(path) if path.exists() else None
+        if other is not None and not identity.exists():
+            raise StoreFormat(f"{path} has something else in it, {other}; name an empty directory, or a new one in it")
         made = [path, *(each for each in path.parents if not each.exists())]
         files.make_dirs(path)
     writable = os.access(path, os.W_OK) and _can_write(path) if read_only is None else not read_only
     if not writable:
+        if not exists:
+            raise StoreError(
+                f"cannot make a store at {path}: user {os.geteuid()} may not write there; give it the directory, or "
+                f"name another",
+                operation="open", path=str(path), errno=errno.EACCES,
+            )  # fmt: skip
         return True
-    kind = file_system(path)
-    if kind in _NETWORK:
-        raise StoreError(
-            f"{path} is on {kind}, where the locks that keep a store whole do not hold; use a local disk, or "
-            f"open it with read_only=True"
-        )
+    _refuse_network(path)
     if not exists:
         _found(path, identity)
         for each in made:
@@ -50,8 +61,20 @@ def prepare(path: Path, create: bool, read_only: bool | None) -> bool:
     return False
 
 
-def _has_other_files(path: Path) -> bool:
-    return any(entry.name not in _FOUNDING or (entry.is_dir() and any(entry.iterdir())) for entry in path.iterdir())
+def _refuse_network(path: Path) -> None:
+    kind = file_system(path)
+    if kind in _NETWORK:
+        raise StoreError(
+            f"{path} is on {kind}, where the locks that keep a store whole do not hold; use a local disk, or "
+            f"open it with read_only=True"
+        )
+
+
+def _other_file(path: Path) -> str | None:
+    for entry in path.iterdir():
+        if entry.name not in _FOUNDING or (entry.is_dir() and any(entry.iterdir())):
+            return entry.name
+    return None
 
 
 def _found(path: Path, identity: Path) -> None:
@@ -92,15 +115,20 @@ def _can_write(path: Path) -> bool:
 
 def file_system(path: Path) -> str:
     """The type of the file system a path is on, as the kernel names it; empty where that cannot be told."""
-    best, kind = "", ""
     try:
-        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8")
+        # A name need not be text.
+        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return ""
-    where = str(path.resolve())
+    return type_at(str(path.resolve()), mounts)
+
+
+def type_at(where: str, mounts: str) -> str:
+    """The same of an absolute path without links, from the kernel's list of mounts."""
+    best, kind = "", ""
     for line in mounts.splitlines():
         _, point, name, *_ = line.split(" ")
-        point = point.encode().decode("unicode_escape")
+        point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), point)
         if (where == point or where.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
             best, kind = point, name
     return kind

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import functools
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -225,15 +225,15 @@ class _SeveralSource:
                 try:
                     chunk = await member.feed.history(member.positions, None)
                 except TopicDeleted:
-                    self._forget(member.topic.id)
+                    await self._request.run(_let_go, [self._forget(member.topic.id)])
                     continue
                 if chunk is not None and (data := member.taken(chunk)):
                     await stream.send(data)
 
     async def _take_in(self, stream: Stream) -> None:
         held = await self._request.run(self._wanted.held, self._request)
-        for topic_id in [topic_id for topic_id in self._members if topic_id not in held]:
-            self._forget(topic_id)
+        gone = [topic_id for topic_id in self._members if topic_id not in held]
+        await self._request.run(_let_go, list(map(self._forget, gone)))
         for topic_id, each in held.items():
             if topic_id not in self._members:
                 positions = self._begins_at.pop(topic_id, None) or _from_start(each)
@@ -297,17 +297,24 @@ class _SeveralSource:
 
     def leave(self, stream: Stream) -> None:
         self._request.parts.hub.news.leave(self)
-        self._request.parts.calls.submit(self._known.withdraw)  # first, so that nobody counts this one any more
-        for topic_id in list(self._members):
-            self._forget(topic_id)
+        holders = [self._forget(topic_id) for topic_id in list(self._members)]
+        self._request.parts.calls.submit(_let_go, holders, self._known)
 
-    def _forget(self, topic_id: str) -> None:
+    def _forget(self, topic_id: str) -> ephemeral.Holder | None:
         assert self._stream is not None
         member = self._members.pop(topic_id)
         self._places.pop(topic_id, None)
         member.leave(self._stream)
-        if member.holder is not None:
-            self._request.parts.calls.submit(member.holder.release)
+        return member.holder
+
+
+def _let_go(holders: Iterable[ephemeral.Holder | None], known: Interest | None = None) -> None:
+    with contextlib.ExitStack() as rest:  # each is let go of though another fails
+        for holder in holders:
+            if holder is not None:
+                rest.callback(holder.release)
+        if known is not None:
+            rest.callback(known.withdraw)  # first, so that nobody counts this one any more: that keeps topics, too
 
 
 @table.operation(

@@ -387,6 +387,16 @@ def test_a_full_topic_knows_what_a_stream_has_read(front: Front) -> None:
             assert values(events, 1) == [str(i)]
 
 
+def test_a_stop_tells_the_stream_and_leaves_nothing_of_it(front: Front) -> None:
+    with front.stream("/api/stream?topics=*") as events:
+        front.store.publish("goes", b"x")
+        assert values(events, 1) == ["x"]
+        front.http.stop(5.0)
+        assert json.loads(events.next().data)["code"] == "stopping"
+    assert list((front.store.path / "pubsub").iterdir()) == []
+    assert front.store.topics() == []
+
+
 def test_many_streams_share_one_feed_a_topic_and_no_thread_each(front: Front) -> None:
     for name in ("a", "b", "c"):
         front.store.create_topic(name)

@@ -176,21 +176,23 @@ def _stamp_at(topic: Topic, partition: int, offset: int) -> int | None:
     return int(batch.column(0).cast(pa.int64())[0].as_py())
 
 
-def _plain_batch(values: Sequence[Any], keys: Sequence[bytes | None], limit: int) -> pa.RecordBatch | None:
-    """Many values of a topic without a schema, checked and built in one pass by pyarrow. None where one of them may be wrong or
-    too long, for who looks at each and says which."""
+def _plain_batch(values: Sequence[Any], keys: Sequence[bytes | None], limit: int) -> tuple[pa.RecordBatch, int] | None:
+    """Many values of a topic without a schema, checked and built in one pass by pyarrow, and how many bytes they and their keys
+    have. None where one of them may be wrong or too long, for who looks at each and says which."""
     rows = len(values)
     try:
         column = pa.array(values, pa.binary())
-        names = pa.nulls(rows, pa.binary()) if keys.count(None) == rows else pa.array(keys, pa.binary())
+        names = None if keys.count(None) == rows else pa.array(keys, pa.binary())
     except (pa.ArrowException, ValueError):
         return None
-    if isinstance(column, pa.ChunkedArray) or isinstance(names, pa.ChunkedArray):  # more than one message can hold
+    built = [column] if names is None else [column, names]
+    if any(isinstance(each, pa.ChunkedArray) for each in built):  # more than one message can hold
         return None
-    size = column.get_total_buffer_size() + names.get_total_buffer_size()
-    if size > limit and longest(column) + longest(names) > limit:
+    size = sum(each.buffers()[2].size for each in built)
+    if size > limit and sum(map(longest, built)) > limit:
         return None
-    return pa.RecordBatch.from_arrays([names, null_headers(rows), column], schema=_PLAIN)
+    names = pa.nulls(rows, pa.binary()) if names is None else names
+    return pa.RecordBatch.from_arrays([names, null_headers(rows), column], schema=_PLAIN), size
 
 
 def request(
@@ -200,11 +202,9 @@ def request(
     stamps = topic.stamps(timestamps, len(values))
     limit = topic.config.max_record_bytes
     if topic.schema is None:
-        batch = _plain_batch(values, keys, limit) if headers is None and len(values) > TEMPLATE_ROWS else None
-        if batch is not None:
-            size = (
-                batch.get_total_buffer_size()
-            )  # just built, so that is what it takes; `nbytes` would be a slow way to ask
+        plain = _plain_batch(values, keys, limit) if headers is None and len(values) > TEMPLATE_ROWS else None
+        if plain is not None:
+            batch, size = plain
             topic.check_size(size, min(topic.config.max_batch_bytes, _MOST_BYTES), "the batch")
             return Append(topic.schema_version, batch=batch, stamps=stamps, size=size + 400)
         # In passes over the whole list: a loop over the records would cost as much as writing them.

@@ -136,3 +136,25 @@ def test_the_record_that_is_too_large_is_named_with_its_key_counted(tmp_path: Pa
         with pytest.raises(jjq.InvalidArgument):
             topic.push_many([b"", 7])
         assert topic.offsets()[0].end == 4
+
+
+def test_a_batch_is_measured_by_its_values_and_keys_however_many_they_are(tmp_path: Path) -> None:
+    with jjq.open(tmp_path / "store") as store:
+        topic = store.create_topic("t", sync="none", max_batch_bytes=2000)
+        for count in (200, 1000):
+            each = 2000 // count
+            topic.push_many([b"v" * each] * count)
+            topic.push_many([b"v" * (each - 1)] * count, keys=[b"k"] * count)
+            topic.push_many([None] * count, keys=[b"k" * each] * count)
+            topic.push_many([None] * count)
+            end = topic.offsets()[0].end
+            for values, keys in (
+                ([b"v" * each] * (count + 1), None),
+                ([None] * count, [b"k" * (each + 1)] + [b"k" * each] * (count - 1)),
+            ):
+                with pytest.raises(jjq.RecordTooLarge, match="the batch has 2,0"):
+                    topic.push_many(values, keys=keys)
+            assert topic.offsets()[0].end == end
+        with store.producer(linger_ms=60_000) as producer:
+            futures = [producer.push("t", b"v") for _ in range(3000)]
+        assert [future.result().offset for future in futures] == list(range(end, end + 3000))

@@ -95,15 +95,18 @@ def decode(data: bytes | pa.Buffer) -> Any:
     data = data.to_pybytes() if isinstance(data, pa.Buffer) else data
     end = data.find(b"\0")
     text, start = (data, len(data)) if end < 0 else (data[:end], end + 1)
+    left = len(data) - start  # `encode` names each byte once: to take them often could come to any size
 
     def special(found: dict[str, Any]) -> Any:
+        nonlocal left
         if len(found) != 1:
             return found
         ((name, value),) = found.items()
         match name:
             case "$b":
                 at, length = value
-                if min(at, length) < 0 or start + at + length > len(data):
+                left -= length
+                if min(at, length, left) < 0 or start + at + length > len(data):
                     raise ValueError("bytes that are not there")
                 return data[start + at : start + at + length]
             case "$t":

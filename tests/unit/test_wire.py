@@ -71,7 +71,7 @@ def test_bytes_that_are_no_message_are_refused_and_nothing_else(data: bytes) -> 
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b"{", b'{"$b":[0,5]}\0abc', b'{"$b":[-1,1]}\0abc', b'{"$b":7}', b'{"$t":[1e400,true]}', b'{"$d":0}', b'{"$n":"x"}',
+        b"", b"{", b'{"$b":[0,5]}\0abc', b'{"$b":[-1,1]}\0abc', b'[{"$b":[0,2]},{"$b":[1,2]}]\0abc', b'{"$b":7}', b'{"$t":[1e400,true]}', b'{"$d":0}', b'{"$n":"x"}',
         b'{"$m":3}', b'{"$i":1e30}', b"[" * 100_000,
     ],
 )  # fmt: skip

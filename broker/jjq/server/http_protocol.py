@@ -56,31 +56,33 @@ class Connection(HttpToolsProtocol):
         if self.transport.is_closing() or self in self.lingering:
             return
         if self._alarm is None and self._is_idle():
-            self._head_bytes = 0
             self._alarm = self.loop.call_later(_HEADERS_S, self._too_slow)
-        if self._alarm is not None:
-            self._head_bytes += len(data)
-            # The parser hands headers on when they are whole, so what is not whole is counted here.
-            if self._head_bytes > HEADER_BYTES:
-                self._take_long(data)
+        # The parser keeps headers until they are whole, also those behind a body, and of a request behind one that is being
+        # answered. So whatever comes between two bodies is counted here.
+        while data and not self.transport.is_closing() and self not in self.lingering:
+            room = HEADER_BYTES - self._head_bytes
+            if room == 0:
+                self._refuse(431, "the request's line and headers have more than 64 KiB")
                 return
-        super().data_received(data)
+            piece, data = (data, b"") if len(data) <= room else (data[:room], data[room:])
+            self._head_bytes += len(piece)
+            super().data_received(piece)
 
     def _is_idle(self) -> bool:
         cycle: Any = self.cycle  # None before the first request, whatever its type says
         return cycle is None or bool(cycle.response_complete)
 
-    def _take_long(self, data: bytes) -> None:
-        """Takes no more than headers may have, and the rest if that was the end of them."""
-        room = max(0, HEADER_BYTES - (self._head_bytes - len(data)))
-        super().data_received(data[:room])
-        if self._alarm is not None and not self.transport.is_closing():
-            self._refuse(431, "the request's line and headers have more than 64 KiB")
-        elif not self.transport.is_closing() and self not in self.lingering:
-            super().data_received(data[room:])
+    def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._head_bytes = 0
+        super().on_message_complete()
 
     def on_headers_complete(self) -> None:
         self._hush()
+        self._head_bytes = 0
         self.scope["extensions"] = {"jjq.connection": self}  # type: ignore[dict-item]
         try:
             super().on_headers_complete()

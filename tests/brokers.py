@@ -80,7 +80,9 @@ def serving(store: Path, *options: str | Path, through: Sequence[str] = (), **va
 def half_a_request(broker: Served) -> socket.socket:
     """One by HTTP whose body does not come, though the broker waits for it when this returns."""
     half = socket.create_connection(("127.0.0.1", int(broker.http.rpartition(":")[2])))
-    half.sendall(b"POST /api/events?type=x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\nExpect: 100-continue\r\n\r\n")
+    half.sendall(
+        b"POST /api/events?type=x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\nExpect: 100-continue\r\n\r\n"
+    )
     assert half.recv(100).startswith(b"HTTP/1.1 100 ")
     return half
 

@@ -110,4 +110,4 @@ def test_who_may_not_is_told_so_in_the_first_line(spark: SparkSession, tmp_path:
         read = spark.read.format("jjq").options(broker=broker.flight, topic="t", token=secret)
         with pytest.raises(AnalysisException) as caught:
             read.load()
-    assert "Forbidden: token 'other' has no read right for" in str(caught.value).splitlines()[0]
+    assert "Forbidden: token 'other' has no right for topic 't'" in str(caught.value).splitlines()[0]

@@ -321,6 +321,26 @@ def headers_size(headers: Sequence[tuple[str, bytes | None]]) -> int:
     return sum(len(name.encode()) + len(value or b"") for name, value in headers)
 
 
+def header_column(column: Any) -> Any:
+    """A column of headers as the files have it; raises SchemaMismatch, and InvalidArgument for one without a name."""
+    found = cast(column, HEADERS, "headers")
+    if found.null_count < len(found) and _header_parts(found)[0].null_count:
+        raise InvalidArgument("a header has no name: leave it out, or name it")
+    return found
+
+
+def longest_headers(column: Any) -> int:
+    """The most bytes that the headers of one row have. By columns: as objects many of them would take forty times as much."""
+    names, values = map(pc.binary_length, _header_parts(column))
+    sizes = pa.table({"row": pc.list_parent_indices(column), "size": pc.add(names, pc.fill_null(values, 0))})
+    return int(pc.max(sizes.group_by("row").aggregate([("size", "sum")]).column("size_sum")).as_py() or 0)
+
+
+def _header_parts(column: Any) -> tuple[Any, Any]:
+    pairs = pc.list_flatten(column)
+    return pc.struct_field(pairs, [0]), pc.struct_field(pairs, [1])
+
+
 def _utf8(text: str, what: str) -> bytes:
     try:
         return text.encode()

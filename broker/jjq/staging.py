@@ -25,13 +25,13 @@ from jjq.log.format import crc32c
 from jjq.log.sealed import BATCH_BYTES, SealedWriter, file_crc, sealed_path
 from jjq.model import Commit, Segment, StagedFile, check_name
 from jjq.schema import (
-    HEADERS,
     RAW,
     SYSTEM_FIELDS,
     TIMESTAMP,
     cast,
     conform,
     decoded,
+    header_column,
     null_headers,
     physical,
     to_table,
@@ -232,7 +232,7 @@ def prepare(
     columns = [
         stamps,
         pa.nulls(rows, pa.binary()) if keys is None else key_bytes(keys),
-        null_headers(rows) if headers is None else cast(headers, HEADERS, "headers"),
+        null_headers(rows) if headers is None else header_column(headers),
         *user.columns,
     ]
     limit = topic.config.max_record_bytes

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import jjq
 from jjq.log.flat import unpacked_bytes
+from jjq.schema import HEADERS, headers_array, longest_headers
 from jjq.server.batches import check_batch
+from jjq.server.flight_append import append
 
 ROWS = 12_345  # a number that is nothing else in a message
 
@@ -72,3 +76,24 @@ def test_what_a_message_unpacks_to_is_known_before_it_is_unpacked(compression: s
         size = sum(bytes_ for _, bytes_ in told)
         assert batch.nbytes <= size + 64
         assert size <= batch.nbytes + 16 * 64  # what aligns buffers
+
+
+@pytest.mark.parametrize("headers", [[[{"key": None, "value": b"x"}]], [[{"key": "a", "value": b""}, None]]])
+def test_a_header_without_a_name_is_refused(tmp_path: Path, headers: list[Any]) -> None:
+    column, value = pa.array(headers, HEADERS), pa.array([b"v"])
+    batch = pa.record_batch([pa.nulls(1, pa.binary()), column, value], names=["_key", "_headers", "value"])
+    with jjq.open(tmp_path, maintenance=False) as store:
+        topic = store.create_topic("t")
+        with pytest.raises(jjq.InvalidArgument, match="no name"):
+            append(topic, 0, 0, batch, None, 1 << 20, None)
+        with pytest.raises(jjq.InvalidArgument, match="no name"):
+            topic.push_table(pa.table([value, column], names=["value", "headers"]))
+        assert topic.offsets()[0].end == 0
+
+
+def test_headers_are_as_long_as_their_names_and_values_of_one_row() -> None:
+    rows = [None, [("four", b"12"), ("", None)], [], [("ü", b"1234"), ("a", b"")]]
+    column = headers_array(rows)
+    assert longest_headers(column) == 7
+    assert longest_headers(column[:3]) == 6
+    assert longest_headers(column[2:3]) == longest_headers(column[:1]) == 0

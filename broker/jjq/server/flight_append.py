@@ -9,7 +9,7 @@ import pyarrow as pa
 from jjq import pushing
 from jjq.errors import InvalidArgument
 from jjq.log.requests import Append, MorePartitions
-from jjq.schema import HEADERS, RAW, SYSTEM_FIELDS, cast, conform, headers_size, physical
+from jjq.schema import RAW, SYSTEM_FIELDS, cast, conform, header_column, longest_headers, physical
 from jjq.topic import Topic
 
 _SINGLES = 256  # of so many values a message is made by a template, several times as fast as by pyarrow
@@ -75,15 +75,14 @@ def _request(topic: Topic, batch: pa.RecordBatch, stamps: Sequence[int] | None, 
             return _plain(topic, keys.to_pylist(), values.to_pylist(), stamps, limit)
     topic.check_size(batch.nbytes, topic.config.max_batch_bytes, "the batch")
     keys = cast(batch.column("_key"), pa.binary(), "_key")
-    headers = cast(batch.column("_headers"), HEADERS, "_headers")
+    headers = header_column(batch.column("_headers"))
     own = pa.Table.from_batches([batch]).drop_columns(["_key", "_headers"])
     user: pa.Table = topic.retry_schema(lambda: conform(own, RAW if topic.schema is None else topic.schema))
     for name, column in zip(user.schema.names, user.columns, strict=True):
         topic.check_longest(column, limit, f"a value of column {name!r}")
     topic.check_longest(keys, limit, "a key")
     if headers.null_count < len(headers):
-        long = max(headers_size([(each["key"], each["value"]) for each in row or ()]) for row in headers.to_pylist())
-        topic.check_size(long, limit, "the headers of a record")
+        topic.check_size(longest_headers(headers), limit, "the headers of a record")
     body = pa.RecordBatch.from_arrays(
         [keys, headers, *(each.combine_chunks() for each in user.columns)],
         schema=pa.schema([*SYSTEM_FIELDS[1:], *user.schema]),

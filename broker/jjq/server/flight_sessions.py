@@ -23,6 +23,8 @@ _LOOK_S = 2.0
 _MOST_ANSWERS = 100_000  # that a client does not say it has got
 _MOST_ANSWER_BYTES = 256 << 20  # of all clients together: then one that has more than its share is refused
 _SHARE_BYTES = 1 << 20  # which each may have in any case
+_ANSWER_BYTES = 100  # of one that says nothing
+_ERROR_BYTES = 500  # of an error beside its text
 _MOST_HANDLES = 10_000  # of one client
 _REMEMBERED = 10_000  # sessions, and handles of one, that were closed: what of theirs comes late opens nothing again
 
@@ -145,12 +147,13 @@ class Session:
                     retry_after=1.0,
                 )
             answer = self._answers[number] = _Answer()
-        size = 0
+        size = _ANSWER_BYTES
         try:
             value = answer.value = (instead or act)()
-            size = size_of(value)
+            size += size_of(value)
             return value
         except BaseException as error:
+            size += _ERROR_BYTES + size_of([*map(str, error.args), getattr(error, "details", None)])
             answer.error = error
             # A copy, if there is one: this one keeps the frames that it went through, and with them all that was sent.
             answer.error = copy.copy(error)
@@ -166,9 +169,9 @@ class Session:
     def _let_go_locked(self, number: int, waiting: Set[int]) -> None:
         """Keeps of answers that have come that there was one, so that nothing is done twice."""
         for each, answer in self._answers.items():
-            if each < number and answer.size and each not in waiting:
-                self.answer_bytes -= answer.size
-                answer.value, answer.size, answer.got = None, 0, True
+            if each < number and answer.there and not answer.got and each not in waiting:
+                self.answer_bytes -= answer.size - _ANSWER_BYTES
+                answer.value, answer.error, answer.size, answer.got = None, None, _ANSWER_BYTES, True
 
     def handle(self, number: int, kind: type[Made], make: Callable[[], Made]) -> Made:
         """The handle of that number, made at its first use."""

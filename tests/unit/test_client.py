@@ -81,7 +81,7 @@ INHERITED = {
     },
     RemoteSubscriber: {"id", "name", "topic", "on_data_loss", "created_at", "polled", "poll_from", "commit_to"},
     RemoteChannel: {"topic", "max_in_flight"},
-    RemotePubSub: {"id"},
+    RemotePubSub: set(),
 }  # fmt: skip
 
 

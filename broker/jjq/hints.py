@@ -40,6 +40,7 @@ _SYNONYMS = {
     "maxrecordspertrigger": "maxoffsetspertrigger", "maxrowspertrigger": "maxoffsetspertrigger",
     "ls": "list", "rm": "delete", "remove": "delete", "drop": "delete", "new": "create", "add": "create", "make": "create",
     "truncate": "empty", "purge": "empty", "get": "show describe", "info": "show describe", "consume": "tail", "read": "tail",
+    "cat": "tail", "dump": "tail", "export": "tail", "import": "push", "load": "push",
     "produce": "push", "write": "push", "send": "push", "start": "serve", "run": "serve", "doctor": "verify",
 }  # fmt: skip
 _NEAR = 0.7  # of difflib: `prot` is near `port` (0.75), and `since` is not near `json`

@@ -35,9 +35,15 @@ from pyspark_jjq.options import parse_source
         ("tail t -c 5", "did you mean --count?"),
         ("topic delete t --force", "did you mean --yes?"),
         ("tail t --colunms=n", "did you mean --columns?"),
-        ("tial t", "did you mean tail?"),
+        ("tial t", "there is no command 'tial'; did you mean tail?"),
         ("consume t", "did you mean tail?"),
-        ("topic ls", "did you mean list?"),
+        ("export t", "did you mean tail?"),
+        ("import t", "did you mean push?"),
+        ("topic ls", "there is no command 'ls'; did you mean list?"),
+        ("describe t", "did you mean topic describe?"),
+        ("pause t", "did you mean topic pause or channel pause?"),
+        ("segment frob", "there is no command 'frob'; there are list, "),
+        ("tail t another", "unrecognized arguments: another; write jjq tail TOPIC"),
     ],
 )
 def test_a_mistyped_or_foreign_option_leads_to_ours(line: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,17 +66,36 @@ class Parser(argparse.ArgumentParser):
             return f". A time of two words is quoted: '-10 {unknown[0]}'"
         options = [each.partition("=")[0] for each in unknown if each.startswith("-")]
         places = [str(each.metavar) for each in self._get_positional_actions() if each.metavar]
-        found = meant(options[0], [*self._option_string_actions, *places]) if options else []
+        if not options:
+            return f"; write {' '.join((self.prog, *places))}"
+        found = meant(options[0], [*self._option_string_actions, *places])
         if found and found[0] in places:
             return f"; {found[0]} has no option before it: {' '.join((self.prog, *places))}"
         return f"; did you mean {' or '.join(found)}?" if found else ""
 
+    def _below(self, given: str) -> list[str]:
+        """The groups of commands that have one of this name, with it: `topic list` for `list`."""
+        groups = self._commands()
+        return [f"{name} {given}" for name, group in groups.items() if given in group._commands()]
+
+    def _commands(self) -> dict[str, Parser]:
+        found: dict[str, Parser] = {}
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                found |= action.choices
+        return found
+
     def error(self, message: str) -> NoReturn:
         choice = _CHOICE.fullmatch(message)
-        if choice is not None and (
-            hint := did_you_mean(choice[1], [each.strip("'") for each in choice[2].split(", ")])
-        ):
-            message += f"; {hint}"
+        if choice is not None:
+            place, given, names = choice[1], choice[2], [each.strip("'") for each in choice[3].split(", ")]
+            hint = did_you_mean(given, names)
+            if place == "COMMAND":
+                if below := self._below(given):
+                    hint = f"did you mean {' or '.join(below)}?"
+                message = f"there is no command {given!r}; {hint or 'there are ' + ', '.join(names)}"
+            elif hint:
+                message += f"; {hint}"
         unknown = [each for each in self._given if each.startswith("--") and not self._has(each)]
         if message.startswith(_LACKING) and unknown:  # what is lacking was given, in the way of another system
             message = f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown)}"
@@ -84,7 +103,7 @@ class Parser(argparse.ArgumentParser):
 
 
 # How argparse says it: names with or without quotes.
-_CHOICE = re.compile(r"argument [^:]+: invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
+_CHOICE = re.compile(r"argument ([^:]+): invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
 
 
 _LACKING = "the following arguments are required"

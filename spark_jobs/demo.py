@@ -177,6 +177,9 @@ def demo(directory: Path, fast: bool, picture: Path) -> None:
     per_batch = ROWS_PER_BATCH[fast]
     first, second = (Place.under(directory / name) for name in ("first", "second"))
 
+    print(
+        "Some minutes, most of them for Spark: it is started three times, and says nothing until its first micro-batch is done."
+    )
     period = f"the first {FAST_MONTHS} months of 2013" if fast else "2013"
     heading(1, f"Push: every flight and hour of weather of New York's airports in {period}, in order of time")
     flights, weather = nyc2013.closed(
@@ -201,6 +204,7 @@ def demo(directory: Path, fast: bool, picture: Path) -> None:
     push(second, tables, lambda *_: None)
     rows, in_log, counted = run_killed(second, per_batch, delays.num_rows // 2)
     print(f"   SIGKILL with {rows:,} rows in delays: {in_log} micro-batches in the log, {counted} in the checkpoint")
+    print("   the same command again, which begins with the first batch that the checkpoint does not count", flush=True)
     with Job(second.store, second.checkpoint, per_batch) as job:
         job.wait(JOB_SECONDS)
     require_same(result(second), delays, "the job killed and started again")

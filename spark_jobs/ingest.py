@@ -42,7 +42,9 @@ def schema_of(spark: SparkSession, options: argparse.Namespace) -> StructType:
     """The columns to read; a stream of files must know them before the first. Raises Refused where it cannot."""
     if has_topic(options.store, options.output):
         running.find_topic(options.store, options.output, with_schema=True)
-        return spark.read.format("jjq").option("topic", options.output).load(str(options.store)).schema
+        there = spark.read.format("jjq").option("topic", options.output).load(str(options.store)).schema
+        require_fits(options, there)
+        return there
     if options.schema:
         return StructType.fromDDL(options.schema)
     nothing = running.Refused(f"{options.files} has no rows, so nothing says what the columns are: give --schema")
@@ -53,6 +55,17 @@ def schema_of(spark: SparkSession, options: argparse.Namespace) -> StructType:
     if options.format != "parquet" and found.isEmpty():  # of a first line alone each column would be text, for ever
         raise nothing
     return found.schema
+
+
+def require_fits(options: argparse.Namespace, there: StructType) -> None:
+    """Raises Refused where --schema has columns that the topic has not, or of another type: they would be read as the topic's."""
+    have = {field.name.lower(): field.dataType for field in there}
+    for field in StructType.fromDDL(options.schema) if options.schema else ():
+        if have.get(field.name.lower()) != field.dataType:
+            raise running.Refused(
+                f"--schema: {field.name} {field.dataType.simpleString()} is no column of topic {options.output!r}, which has "
+                f"{there.simpleString()[7:-1]}: leave --schema out, or name another topic"
+            )
 
 
 def has_topic(store: Path, name: str) -> bool:
@@ -72,7 +85,11 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", type=running.topic_name, required=True, metavar="TOPIC", help="made if missing")
     parser.add_argument("--partitions", type=running.positive, default=1, help="of a topic that is made (default: 1)")
     parser.add_argument("--key", metavar="COLUMN", help="the column whose values are the records' keys")
-    parser.add_argument("--schema", metavar="DDL", help="columns of a new topic, such as 'carrier STRING, delay INT'")
+    parser.add_argument(
+        "--schema",
+        metavar="DDL",
+        help="columns of a new topic, such as 'carrier STRING, delay INT'; one that is there must have them",
+    )
     parser.add_argument("--null", default="", metavar="TEXT", help="what stands for no value in CSV (default: empty)")
     parser.add_argument("--separator", default=",", metavar="CHAR", help="between values in CSV (default: ,)")
     parser.add_argument(

@@ -61,9 +61,14 @@ def parser() -> argparse.ArgumentParser:
     parser = running.described("replay.py", __doc__)
     running.add_store(parser)
     parser.add_argument("--topic", required=True, help="the topic to read")
-    parser.add_argument("--since", metavar="TIME", help="the first time (default: the topic's beginning)")
     parser.add_argument(
-        "--until", metavar="TIME", help="the first time that is not replayed (default: the topic's end)"
+        "--since", type=running.instant, metavar="TIME", help="the first time (default: the topic's beginning)"
+    )
+    parser.add_argument(
+        "--until",
+        type=running.instant,
+        metavar="TIME",
+        help="the first time that is not replayed (default: the topic's end)",
     )
     parser.add_argument("--where", metavar="CONDITION", help="in SQL: which of these records")
     parser.add_argument("--output", type=running.topic_name, required=True, metavar="TOPIC", help="made if missing")

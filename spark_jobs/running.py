@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
@@ -18,22 +19,55 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import jjq
+from jjq.clock import parse_instant
 from jjq.errors import InvalidArgument, JjqError
+from jjq.hints import did_you_mean
 from jjq.model import check_name
 
 FOLLOW_SECONDS = 1.0
+NO_WATERMARK = (
+    "1970-01-01T00:00:00.000Z"  # what Spark says of a first micro-batch: the watermark comes of the one before
+)
 OWNER = "jjq-job"  # in a checkpoint: which job it is of
 MESSAGE_LINES = 4  # of an error of Spark's; what follows are plans
 REFUSED, FAILED, INTERRUPTED = 2, 1, 130  # exit codes; 2 is also argparse's
+
+
+_FLAG = re.compile(r"(--[a-z]+)")
 
 
 class Refused(Exception):
     """The job cannot do what its flags ask for; the message says what to write instead."""
 
 
+class Parser(argparse.ArgumentParser):
+    """Errors in two lines: what is wrong, and where the help is. A flag that is not there is told before one that is lacking."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._given = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        if message.startswith(("the following arguments are required", "unrecognized arguments")):
+            message = "; ".join(map(self._unknown, self._strange())) or message
+        if message.endswith("expected one argument") and (flag := _FLAG.search(message)):
+            message += f"; what begins with a - is written behind a =, as in {flag[1]}=-1h"
+        message = message.replace("required: --store", "required: --store (or JJQ_STORE in the environment)")
+        self.exit(REFUSED, f"{self.prog}: {message}\nsee {self.prog} --help\n")
+
+    def _strange(self) -> list[str]:
+        """The flags that were given and are none, nor the beginning of one."""
+        flags = [each.partition("=")[0] for each in self._given if each.startswith("--") and each != "--"]
+        return [each for each in flags if not any(known.startswith(each) for known in self._option_string_actions)]
+
+    def _unknown(self, flag: str) -> str:
+        hint = did_you_mean(flag, self._option_string_actions)
+        return f"there is no flag {flag}{hint and f'; {hint}'}"
+
+
 def described(name: str, doc: str | None) -> argparse.ArgumentParser:
     """A parser whose help is the job's docstring, as it is written."""
-    return argparse.ArgumentParser(prog=name, description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    return Parser(prog=name, description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def add_store(parser: argparse.ArgumentParser) -> None:
@@ -105,6 +139,16 @@ def seconds(text: str) -> float:
     if not 0 <= number < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
     return number
+
+
+def instant(text: str) -> str:
+    """A time as the source's options take it, which are only looked at when Spark runs."""
+    try:
+        if parse_instant(text) is not None:
+            return text
+    except InvalidArgument as error:
+        raise argparse.ArgumentTypeError(error.message) from None
+    raise argparse.ArgumentTypeError(f"{text!r} is no time; write 2013-01-01T10:00:00Z, with a zone, or '-10 minutes'")
 
 
 def topic_name(text: str) -> str:
@@ -252,7 +296,7 @@ def follow(query: StreamingQuery) -> tuple[int, int]:
             if batch.batchId > last:
                 last, batches, rows = batch.batchId, batches + 1, rows + batch.numInputRows
                 line = f"  batch {last:3}  {batch.numInputRows:7,} rows  {batch.batchDuration / 1000:5.1f} s"
-                if "watermark" in batch.eventTime:
+                if batch.eventTime.get("watermark", NO_WATERMARK) > NO_WATERMARK:
                     line += f"  watermark {batch.eventTime['watermark'][:16]}"
                 print(line, flush=True)
     return batches, rows

@@ -149,6 +149,9 @@ def test_only_new_files_are_read_by_the_next_run(spark: SparkSession, store: jjq
     ingest.main([*words, "--schema", "at TIMESTAMP, n INT"], spark)
     (files / "2.json").write_text('{"n": 3}\n')
     ingest.main(words, spark)  # the columns are the topic's now
+    ingest.main([*words, "--schema", "N INT"], spark)  # which it has
+    for other in ("n DOUBLE", "m INT"):
+        assert f"{other.lower()} is no column of topic 't'" in refused(ingest.main, [*words, "--schema", other], spark)
     assert read(store, "t").to_pylist() == [{"at": TEN, "n": 1}, {"at": None, "n": 2}, {"at": None, "n": 3}]
 
 

@@ -204,7 +204,28 @@ def test_a_store_is_a_directory_of_this_machine(
     monkeypatch.setenv("JJQ_STORE", "")
     with pytest.raises(SystemExit):
         parsed()
-    assert "required: --store" in capsys.readouterr().err
+    assert "required: --store (or JJQ_STORE in the environment)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--sicne", "-1 hour"], "there is no flag --sicne; did you mean --since?"),
+        (["--sicne=-1 hour", "--topic", "t", "--output", "u", "--nothing-like"], "; there is no flag --nothing-like"),
+        (["--since", "yesterday"], "'yesterday' is no time; write 2013-01-01T10:00:00Z, with a zone"),
+        (["--until", "2013-01-01"], "has no time zone"),
+        (["--since", "-1h"], "as in --since=-1h"),
+    ],
+)
+def test_what_is_wrong_with_a_flag_is_said_in_two_lines_before_spark_starts(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        replay.main(words)
+    assert ended.value.code == running.REFUSED
+    lines = capsys.readouterr().err.splitlines()
+    assert said in lines[0]
+    assert lines[1:] == ["see replay.py --help"]
 
 
 def test_an_archive_may_be_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

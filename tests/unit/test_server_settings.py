@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import jjq
 from jjq.cli.commands import build_parser
 from jjq.cli.serving import shown_default
 from jjq.errors import InvalidArgument, StoreError
@@ -224,6 +225,8 @@ def test_the_pod_asks_paths_that_there_are_and_runs_as_the_images_user() -> None
         assert how.get("path", "/healthz") in paths
     image = (ROOT / "conf" / "Containerfile").read_text(encoding="utf-8")
     assert f"USER {pod['securityContext']['runAsUser']}\n" in image
+    assert f"--gid {pod['securityContext']['runAsGroup']} jjq" in image
+    assert container["image"] == f"jjq:{jjq.__version__}"
     assert f"EXPOSE {' '.join(str(each['containerPort']) for each in container['ports'])}\n" in image
 
 

@@ -147,6 +147,8 @@ def test_so_it_is_in_spark(starts: str, said: str) -> None:
         (["orders", "other"], "did you mean 'orders'?"),
         (["a", "b"], "there are a, b"),
         (["a", "b", "c", "d", "e", "f", "g"], "there are a, b, c, d, e and 2 more"),
+        ([*map(str, range(9000)), "orders"], "did you mean 'orders'?"),
+        ([*map(str, range(9000)), "Orders"], "there are 0, 1, 2, 3, 4 and 8996 more"),  # not all are compared
     ],
 )
 def test_what_there_is_is_told_to_who_asks_for_what_is_not(names: list[str], hint: str) -> None:

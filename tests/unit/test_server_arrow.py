@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from datetime import date, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,20 @@ def test_a_value_that_is_too_large_is_refused_however_it_is_encoded(kind: pa.Dat
         else:
             with pytest.raises(jjq.RecordTooLarge, match="a value of column 'c' has 101 bytes"):
                 check_batch(batch, 100, 1 << 20)
+
+
+@pytest.mark.parametrize(
+    "value", [Decimal("1.25"), True, 1.5, date(2013, 1, 1), timedelta(1), "x", b"x", None], ids=repr
+)
+def test_a_dictionary_of_any_plain_type_is_taken(value: object) -> None:
+    column: pa.Array = pa.DictionaryArray.from_arrays(pa.array([0] * 10, pa.int8()), pa.array([value]))
+    check_batch(pa.record_batch([column], names=["c"]), 100, 1000)
+    with pytest.raises(jjq.InvalidArgument, match="a dictionary of list"):
+        check_batch(
+            pa.record_batch([pa.DictionaryArray.from_arrays(column.indices, pa.array([[value]]))], names=["c"]),
+            100,
+            1000,
+        )
 
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])

@@ -75,7 +75,8 @@ def _dictionary_bytes(column: Any) -> int:
     if is_variable(kind) or pa.types.is_string_view(kind):
         lengths = pc.binary_length(values.cast(decoded_type(kind)))
         return int(pc.sum(lengths.take(column.indices).cast(pa.int64())).as_py() or 0)
-    if not pa.types.is_primitive(kind) and not pa.types.is_fixed_size_binary(kind) and not pa.types.is_null(kind):
+    is_ = pa.types
+    if not any(test(kind) for test in (is_.is_primitive, is_.is_decimal, is_.is_fixed_size_binary, is_.is_null)):
         raise InvalidArgument(f"a dictionary of {kind} is not taken; cast the column to {kind} before")
     return len(column) * _width(kind)
 

@@ -226,8 +226,6 @@ def request(
         return Append(topic.schema_version, keys, values, headers, stamps=stamps, size=size + 400)
     table = topic.retry_schema(lambda: rows_to_table(values, topic.schema))
     topic.check_size(table.nbytes, min(topic.config.max_batch_bytes, _MOST_BYTES), "the batch")
-    for column in table.columns:
-        topic.check_longest(column, limit, "a value of the record")
     batch = pa.RecordBatch.from_arrays(
         [
             pa.array(keys, pa.binary()),
@@ -236,5 +234,5 @@ def request(
         ],
         schema=pa.schema([*SYSTEM_FIELDS[1:], *table.schema]),
     )
-    topic.check_size(batch.nbytes // max(1, len(values)), limit, "the record")
+    topic.check_rows([each for each in batch.columns if each.null_count < len(values)], limit)
     return Append(topic.schema_version, batch=batch, stamps=stamps, size=batch.nbytes + 400)

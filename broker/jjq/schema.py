@@ -211,6 +211,28 @@ def longest(column: Any) -> int:
     return int(pc.max(pc.binary_length(column)).as_py() or 0) if is_variable(column.type) else 0
 
 
+def first_larger(rows: pa.Table, limit: int) -> tuple[int, int] | None:
+    """The first row whose values take more than `limit` bytes together, and how many; None where none does."""
+    if rows.nbytes <= limit:  # else none can
+        return None
+    if not any(pa.types.is_nested(field.type) for field in rows.schema) and sum(map(longest, rows.columns)) <= limit:
+        return None
+    return _first_larger(rows, limit, 0)
+
+
+def _first_larger(rows: pa.Table, limit: int, first: int) -> tuple[int, int] | None:
+    """By halving: pyarrow tells what a part takes, nested values too."""
+    size, count = rows.nbytes, rows.num_rows
+    if size <= limit:
+        return None
+    if count == 1:
+        # Without what Arrow has beside a value: where it ends.
+        size = sum(longest(each) if is_variable(each.type) else each.nbytes for each in rows.columns)
+        return (first, size) if size > limit else None
+    half = count // 2
+    return _first_larger(rows.slice(0, half), limit, first) or _first_larger(rows.slice(half), limit, first + half)
+
+
 def cast(column: Any, kind: pa.DataType, name: str) -> Any:
     """A column as `kind`, or SchemaMismatch that names it; a value is never changed or cut silently."""
     if column.type == kind:

@@ -235,10 +235,7 @@ def prepare(
         null_headers(rows) if headers is None else header_column(headers),
         *user.columns,
     ]
-    limit = topic.config.max_record_bytes
-    for name, column in zip(user.schema.names, user.columns, strict=True):
-        topic.check_longest(column, limit, f"a value of column {name!r}")
-    topic.check_longest(columns[1], limit, "a key")
+    topic.check_rows([each for each in columns[1:] if each.null_count < rows], topic.config.max_record_bytes)
     return pa.Table.from_arrays(columns, schema=pa.schema([*SYSTEM_FIELDS, *user.schema]))
 
 

@@ -40,7 +40,7 @@ from jjq.schema import (
     METADATA_TYPES,
     RAW,
     check_headers,
-    longest,
+    first_larger,
     to_bytes,
 )
 from jjq.skipping import check_on_data_loss, plan_past, read_past, resolve_past
@@ -138,10 +138,12 @@ class Topic:
                 f"or keep big objects in files and push where they are"
             )
 
-    def check_longest(self, column: Any, limit: int, what: str) -> None:
-        """Raises RecordTooLarge when a value of an Arrow column is longer than `limit`."""
-        if column.nbytes > limit:  # else none can be
-            self.check_size(longest(column), limit, what)
+    def check_rows(self, columns: Sequence[Any], limit: int) -> None:
+        """Raises RecordTooLarge when a row of Arrow columns takes more than `limit` bytes."""
+        rows = pa.Table.from_arrays(list(columns), names=[str(i) for i in range(len(columns))])
+        found = first_larger(rows, limit)
+        if found is not None:
+            self.check_size(found[1], limit, "the record" if rows.num_rows == 1 else f"record {found[0]}")
 
     # --- pushing -----------------------------------------------------------------------------------------------------
 

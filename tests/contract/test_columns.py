@@ -77,3 +77,25 @@ def test_columns_that_a_later_row_of_an_atomic_push_is_the_first_to_have(
     topic.push_many([{"a": 1}, {"a": 2, "b": 2}], keys=[keys[0], keys[-1]], atomic=True)
     found = [row for row in topic.read(metadata=[]).read_all().to_pylist() if row["a"]]
     assert found == [{"a": 1, "b": None}, {"a": 2, "b": 2}]
+
+
+def test_a_record_counts_with_all_of_its_values_together_nested_ones_too(store: jjq.Store) -> None:
+    schema = pa.schema([("texts", pa.list_(pa.string())), ("a", pa.string()), ("b", pa.string())])
+    topic = store.create_topic("t", schema=schema, max_record_bytes=1024)
+    small = [{"a": "x" * 1000}] * 3
+    for row in ({"texts": ["x" * 100] * 11}, {"a": "x" * 600, "b": "y" * 600}, {"texts": ["x" * 600], "b": "y" * 600}):
+        many = pa.Table.from_pylist([*small, row, *small], schema)
+        with pytest.raises(jjq.RecordTooLarge, match="the record has 1,"):
+            topic.push(row)
+        with pytest.raises(jjq.RecordTooLarge, match="record 3 has 1,"):
+            topic.push_many([*small, row])
+        with pytest.raises(jjq.RecordTooLarge, match="record 3 has 1,"):
+            topic.push_table(many)
+        with pytest.raises(jjq.RecordTooLarge, match="record 3 has 1,"), store.stage() as stage:
+            stage.write(topic, many)
+    with pytest.raises(jjq.RecordTooLarge, match="record 1 has 1,100"):  # the key counts beside its column
+        topic.push_table(pa.table({"a": ["x", "y" * 300], "b": ["k", "k" * 400]}), key="b")
+    assert topic.offsets()[0].end == 0
+    topic.push_many([{"a": "x" * 1000}, {"texts": ["x" * 100] * 10}])
+    topic.push_table(pa.Table.from_pylist(small * 100, schema))
+    assert topic.offsets()[0].end == 302

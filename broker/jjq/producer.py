@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jjq.errors import JjqError, RecordTooLarge, StoreClosed, StoreError, TopicDeleted
+from jjq.errors import InvalidArgument, JjqError, RecordTooLarge, StoreClosed, StoreError, TopicDeleted
 from jjq.log.requests import MorePartitions
-from jjq.model import Position
+from jjq.model import Position, check_name
 from jjq.schema import check_headers, headers_size, rows_to_table, to_bytes
 from jjq.topics import at_first_use
-from jjq.values import between, whole
+from jjq.values import between, shown, timeout_s, whole
 
 if TYPE_CHECKING:
     from jjq.store import Store
@@ -133,9 +133,10 @@ class _Batch:
         return batch.where(index)
 
     def wait(self, timeout: float | None) -> None:
+        seconds = timeout_s(timeout)
         if not self.finished:
             with self._condition:
-                if not self._condition.wait_for(lambda: self.finished, timeout):
+                if not self._condition.wait_for(lambda: self.finished, seconds):
                     raise TimeoutError("the record is not written yet; it may still be")
 
     def when_done(self, callback: Callable[[], Any]) -> None:
@@ -183,6 +184,10 @@ class Producer:
         whole(batch_bytes, "batch_bytes", 1, 1 << 30)
         whole(window, "window", 1, 100_000_000)
         between(delivery_timeout_s, "delivery_timeout_s", 0, 1e9)
+        if on_error is not None and not callable(on_error):
+            raise InvalidArgument(
+                f"on_error is called with the future of each record that failed, not {shown(on_error)}"
+            )
         self._store = store
         self._linger_s = linger_ms / 1000
         self._batch_bytes, self._window = batch_bytes, window
@@ -221,6 +226,7 @@ class Producer:
             and headers is None
             and timestamp is None
             and type(value) is bytes
+            and type(topic) is str
             and (partition is None or type(partition) is int)
         ):
             # What most are: it joins a batch of its like, for which all has been checked.
@@ -244,7 +250,7 @@ class Producer:
                     if filled >= self._batch_bytes:
                         self._fill_locked(batch)
                     return PushFuture(batch, len(values) - 1)
-        target = self._topics.get(topic)
+        target = self._topics.get(check_name(topic, "topic"))
         if target is None:
             target = self._topics[topic] = at_first_use(self._store, topic)
         plain_key = None if key is None else to_bytes(key, "a key")
@@ -317,7 +323,8 @@ class Producer:
 
     def flush(self, timeout: float | None = None) -> None:
         """Returns when everything pushed before is written or has failed; raises TimeoutError after `timeout` seconds."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        seconds = timeout_s(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
         with self._mutex:
             # Batches and not a count: of other topics, later records may be written earlier.
             before = [*([] if self._writing is None else [self._writing]), *self._ready, *self._open.values()]

@@ -69,6 +69,22 @@ def test_a_wrong_type_is_refused_in_words(call: str, store: jjq.Store) -> None:
     assert not store.writers()
 
 
+def test_a_producer_refuses_in_words_what_it_cannot_wait_for_call_or_find(store: jjq.Store) -> None:
+    with store.producer(linger_ms=60_000) as producer:
+        future = producer.push("t", b"v")
+        for wrong in (float("nan"), -1, "1", True, [], object()):
+            for wait in (future.result, future.exception, producer.flush):
+                with pytest.raises(jjq.InvalidArgument, match="timeout"):
+                    wait(wrong)  # type: ignore[operator]
+        for wrong in ([], {}, None, 5, store.topic("t")):
+            with pytest.raises(jjq.InvalidName):
+                producer.push(wrong, b"v")  # type: ignore[arg-type]
+        with pytest.raises(jjq.InvalidArgument, match="on_error"):
+            store.producer(on_error="print")
+        producer.flush(float("inf"))
+        assert future.result(1e300).offset == 2
+
+
 def test_a_record_in_the_place_of_its_delivery_is_named(store: jjq.Store) -> None:
     with channel(store) as consumer:
         (delivery,) = consumer.receive()

@@ -6,15 +6,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 from http import HTTPStatus
 from typing import Any
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+log = logging.getLogger("jjq.server.http")
+
 HEADER_BYTES = 64 << 10  # of a request: the line, and all headers
 _HEADERS_S = 30.0  # in which they are to come
 _CLOSE_S = 5.0  # in which a client may read why its stream ends
+_STALLED_S = 90.0  # a client that takes nothing of an answer for as long is no client any more; streams say so before
 _LINGER_S = 1.0  # in which one that is refused may send the rest of its request, and read the answer
 _MOST_LINGERING = 100
 
@@ -41,6 +45,7 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self._head_bytes = 0
         self._alarm: asyncio.TimerHandle | None = self.loop.call_later(_HEADERS_S, self._too_slow)
+        self._stall: asyncio.TimerHandle | None = None
         if len(self.connections) - len(self.lingering) > self.most_connections:
             self.counters.refused_connections += 1
             self._end_with(
@@ -49,8 +54,35 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._hush()
+        self._end_stall()
         self.lingering.discard(self)
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._end_stall()
+
+    def _watch(self, unread: int) -> None:
+        self._stall = self.loop.call_later(_STALLED_S, self._look_whether_it_reads, unread)
+
+    def _look_whether_it_reads(self, unread: int) -> None:
+        """An answer waits for its client in memory, also when the connection is to close behind it."""
+        left = self.transport.get_write_buffer_size()
+        if left < unread:
+            self._watch(left)
+            return
+        self.counters.slow_clients += 1
+        log.warning("a client is cut off: it took nothing of an answer, of which %d bytes are left", left)
+        self.transport.abort()
+
+    def _end_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing() or self in self.lingering:

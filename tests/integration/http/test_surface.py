@@ -92,6 +92,24 @@ def test_headers_without_end_are_refused(front: Front) -> None:
         assert raw(front, head).startswith(b"HTTP/1.1 431 ")
 
 
+@pytest.mark.parametrize("behind", [b"", b"connection: close\r\n"], ids=["kept open", "to close"])
+def test_one_who_does_not_take_an_answer_is_cut_off(
+    front: Front, monkeypatch: pytest.MonkeyPatch, behind: bytes
+) -> None:
+    front.json("POST", "/api/topics/t/records", content=b"\xff" * (8 << 20))
+    monkeypatch.setattr("jjq.server.http_protocol._STALLED_S", 0.1)
+    counters = front.http._parts.counters
+    with socket.create_connection(("127.0.0.1", front.port), timeout=60) as sock:
+        sock.sendall(b"GET /api/topics/t/records HTTP/1.1\r\nhost: 127.0.0.1\r\n%b\r\n" % behind)
+        while not counters.slow_clients:
+            assert front.json("GET", "/healthz") == {"status": "ok"}
+        got = 0
+        with contextlib.suppress(ConnectionError):
+            while piece := sock.recv(1 << 20):
+                got += len(piece)
+    assert got < 8 << 20
+
+
 @pytest.mark.parametrize(
     "before",
     [

@@ -110,12 +110,12 @@ class Chunk:
             rows = [i for i in rows if self.offsets[i] >= begin]
         if places is None:
             return b"".join([self.frames[i] for i in rows])
-        before, behind = around
-        now, pieces = dict(places), []
-        for i in rows:
-            now[self.partition] = self.offsets[i] + 1
-            pieces.append(b"id: %b\n%b" % (f"{before}{positions_text(now)}{behind}".encode(), self.frames[i]))
-        return b"".join(pieces)
+        # Only this partition moves: with a thousand others each id is made of what stands before and behind it.
+        lower = positions_text({each: offset for each, offset in places.items() if each < self.partition})
+        upper = positions_text({each: offset for each, offset in places.items() if each > self.partition})
+        before = f"id: {around[0]}{lower}{lower and ','}{self.partition}:".encode()
+        behind = f"{upper and ','}{upper}{around[1]}\n".encode()
+        return b"".join([b"%b%d%b%b" % (before, self.offsets[i] + 1, behind, self.frames[i]) for i in rows])
 
 
 def positions_text(positions: Mapping[int, int]) -> str:

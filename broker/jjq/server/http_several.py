@@ -148,7 +148,7 @@ def _resumed(held: TopicOffsets, known: Mapping[int, int] | None) -> dict[int, i
                 f"offset {offset} is beyond the end of partition {partition} of topic {held.name!r}, which is {end}: begin "
                 f"anew, at a time or with the last records"
             )
-    return positions
+    return {each.partition: positions[each.partition] for each in held.partitions}  # and none that is not there
 
 
 # --- following -----------------------------------------------------------------------------------------------------------

@@ -269,6 +269,15 @@ def test_a_place_beyond_what_there_is_is_refused(front: Front, path: str) -> Non
         assert front.code("GET", path, params={"topics": "t", "start": place}) == (400, "offset_out_of_range")
 
 
+def test_a_place_keeps_no_partitions_that_are_not_there(front: Front) -> None:
+    """They would be in the id of each event."""
+    topic = front.store.create_topic("t", partitions=2)
+    topic.push(b"x", partition=1)
+    start = f"{topic.id[:12]}=0:0,1:0,2:0,9999:0"
+    with front.stream("/api/stream", params={"topics": "t", "start": start}) as stream:
+        assert stream.next().id == f"{topic.id[:12]}=0:0,1:1"
+
+
 @pytest.mark.parametrize("path", ["/api/stream", "/api/records"])
 def test_topics_have_as_many_partitions_together_as_one_may(front: Front, path: str) -> None:
     front.store.create_topic("wide", partitions=1024, sync="none")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import bisect
 import functools
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -81,6 +82,18 @@ class Chunk:
         self.size = sum(map(len, frames))
         self._joined: dict[Any, bytes] = {}
         self._joined_bytes = 0
+
+    def part(self, position: int, id_bytes: int) -> Chunk:
+        """The first of its records from a position on, as many as have ids that are about a piece; all, if these are."""
+        begin = bisect.bisect_left(self.offsets, position)
+        end = begin + max(1, _BYTES // max(1, id_bytes))
+        if end >= len(self.offsets):
+            return self
+        kinds = None if self.kinds is None else self.kinds[begin:end]
+        return Chunk(
+            self.partition, max(position, self.start), self.offsets[end], self.offsets[begin:end], self.frames[begin:end],
+            kinds, self.first,
+        )  # fmt: skip
 
     def joined(
         self, position: int, keep: Keep | None, places: Mapping[int, int] | None, around: tuple[str, str] = ("", "")

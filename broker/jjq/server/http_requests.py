@@ -42,6 +42,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 COOKIE = "jjq-token"
 _BODY_PAUSE_S = 30.0  # for each piece of a body
+_DOCUMENT_BYTES = 8 << 20  # of JSON that is no records: as objects it may have thirty times as many
 _SMALL_BYTES = 64 << 10  # a body up to this size is parsed in the loop: a thread would take longer
 _MOST_HOSTS = 100
 _MOST_TOPICS = 10_000  # handles of topics that are kept,
@@ -227,10 +228,10 @@ class Request:
             yield piece
 
     async def document(self, most: int | None = None) -> Any:
-        """The body, of `most` bytes, as JSON, held against what the operation takes."""
+        """The body, of `most` bytes or of 8 MiB, as JSON, held against what the operation takes."""
         if self.media_type not in ("", JSON):
             raise RequestError(f"the body must be {JSON}, not {self.media_type}", "unsupported_media_type")
-        data = await self.body(most)
+        data = await self.body(min(most or _DOCUMENT_BYTES, self.parts.settings.max_request_bytes))
         found = parse_json(data, unique) if len(data) <= _SMALL_BYTES else await self.run(parse_json, data, unique)
         assert self.operation.body is not None
         check(found, self.operation.body[JSON], "the body")

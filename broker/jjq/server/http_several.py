@@ -180,9 +180,12 @@ class _Member(TopicSource):
 
     def finish(self, reason: dict[str, Any]) -> None:
         if reason.get("code") == TopicDeleted.code:
-            self._all.again()
+            self.again()
         else:
             super().finish(reason)
+
+    def again(self) -> None:
+        self._all.again()
 
     def taken(self, chunk: Chunk) -> bytes:
         data = super().taken(chunk)

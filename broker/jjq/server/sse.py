@@ -23,6 +23,7 @@ from jjq.topic import Topic
 log = logging.getLogger("jjq.server.http")
 
 _PIECE_BYTES = 128 << 10  # that go into one write
+_PLACE_BYTES = 12  # of a partition in an id, about
 _RETRY_MS = 1000
 _STALLED_S = 60.0  # a client that takes nothing for as long is no client any more
 _HEARTBEAT = b": heartbeat\n\n"
@@ -288,9 +289,18 @@ class TopicSource:
                 await stream.send(data)
 
     def put(self, chunk: Chunk) -> None:
-        """What has come."""
+        """What has come. Of what is more than a piece with its ids, the rest is read as what was before is, as fast as the client
+        takes it."""
         assert self._stream is not None
         self._stream.put(self.taken(chunk))
+        if self.positions[chunk.partition] < chunk.end:
+            self.again()
+
+    def again(self) -> None:
+        assert self._stream is not None
+        assert self._feed is not None
+        self._feed.part(self)
+        self._stream.begin_again()
 
     def finish(self, reason: dict[str, Any]) -> None:
         if self._stream is not None:
@@ -305,9 +315,15 @@ class TopicSource:
         return "", ""
 
     def taken(self, chunk: Chunk) -> bytes:
-        """The bytes of a chunk for this stream, which is then past it."""
+        """The bytes of a chunk for this stream, which is then past it; or of as much as is about a piece, with an id of all
+        partitions in each event."""
         position = self.positions.get(chunk.partition, 0)
-        data = chunk.joined(position, self.keep, None if self._encoding.own_ids else self.positions, self._around())
+        if self._encoding.own_ids:
+            data = chunk.joined(position, self.keep, None)
+        else:
+            around = self._around()
+            chunk = chunk.part(position, sum(map(len, around)) + _PLACE_BYTES * len(self.positions))
+            data = chunk.joined(position, self.keep, self.positions, around)
         lost = min(chunk.first, chunk.end) - position
         if lost > 0:
             data = f": {lost} records are gone\n\n".encode() + data

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import jjq
-from tests.fronts import Front, Fronting
+from tests.fronts import Events, Front, Fronting
 
 ARROW = "application/vnd.apache.arrow.stream"
 
@@ -383,6 +383,24 @@ def test_a_follower_gets_partitions_that_are_added(front: Front) -> None:
         found = events.next()
     assert json.loads(found.data)["partition"] == 1
     assert found.id == "0:0,1:1"
+
+
+@pytest.mark.parametrize("path", ["/api/topics/wide/stream", "/api/stream?topics=wide"])
+def test_events_with_long_ids_come_in_pieces_to_who_reads(serve: Fronting, path: str) -> None:
+    """With more partitions an id has kilobytes, and a thousand events megabytes: more than may wait for one client."""
+    front = serve(buffer_bytes=1 << 20)
+    topic = front.store.create_topic("wide", partitions=256, sync="none")
+    with front.stream(path) as deaf, front.stream(path) as stream:
+        values = [b"%d" % i for i in range(4000)]
+        topic.push_many(values, partition=3)
+        found = stream.take(len(values))
+        assert [json.loads(each.data)["value"].encode() for each in found] == values
+        assert max(each.outbox.size for each in list(front.http._parts.hub.streams)) <= 2 << 20
+        assert [json.loads(each.data)["value"].encode() for each in deaf.take(len(values))] == values
+    last = found[1234].id
+    with front.client.stream("GET", path, headers={"last-event-id": last}) as answer:
+        assert json.loads(Events(answer).next().data)["value"] == "1235"
+    assert not front.http._parts.counters.slow_clients
 
 
 def test_all_followers_share_one_feed_and_no_thread_each(front: Front) -> None:

@@ -92,6 +92,11 @@ def test_headers_without_end_are_refused(front: Front) -> None:
         assert raw(front, head).startswith(b"HTTP/1.1 431 ")
 
 
+def test_json_that_is_no_records_is_small(front: Front) -> None:
+    body = b'{"topic": [' + b"[]," * (3 << 20) + b"[]]}"
+    assert front.code("POST", "/api/subscribers", content=body) == (413, "request_too_large")
+
+
 @pytest.mark.parametrize("behind", [b"", b"connection: close\r\n"], ids=["kept open", "to close"])
 def test_one_who_does_not_take_an_answer_is_cut_off(
     front: Front, monkeypatch: pytest.MonkeyPatch, behind: bytes

@@ -301,7 +301,7 @@ def rows_to_table(rows: Sequence[Mapping[str, Any]], user: pa.Schema) -> pa.Tabl
             columns.append(_column(values, field.type))
         except _NO_VALUE as error:
             raise SchemaMismatch(
-                f"{_which(values, field.type)}column {field.name!r} takes {field.type}: {error}"
+                f"{_which(values, field.type)}column {field.name!r} takes {field.type}: {_plainly(error)}"
             ) from error
     return pa.Table.from_arrays(columns, schema=user)
 
@@ -309,6 +309,11 @@ def rows_to_table(rows: Sequence[Mapping[str, Any]], user: pa.Schema) -> pa.Tabl
 def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     check_values(values, kind)
     return pa.array(values, kind)
+
+
+def _plainly(error: Exception) -> str:
+    """What pyarrow says, which calls texts bytes: `Expected bytes, got a 'int' object`."""
+    return str(error).replace("Expected bytes, got a ", "got ").removesuffix(" object")
 
 
 def _which(values: Sequence[Any], kind: pa.DataType) -> str:

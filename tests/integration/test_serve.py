@@ -324,7 +324,7 @@ def test_a_client_that_meets_the_wrong_end_of_tls_is_told_what_to_change(
         address = broker.flight.partition("://")[2]
         with pytest.raises(jjq.BrokerUnavailable, match=f"its address would be jjq://{address}"):
             jjq.connect(f"jjq+tls://{address}", tls_ca=certificates.authority)
-        with pytest.raises(jjq.BrokerUnavailable, match="this is no Flight port"):
+        with pytest.raises(jjq.BrokerUnavailable, match=r"\(Failed parsing HTTP/2\); this is no Flight port"):
             jjq.connect(broker.http.replace("http://", "jjq://"))
         # In a process where nothing has used gRPC before: it reads once how much it is to say.
         code = "import sys, jjq\ntry:\n jjq.connect(sys.argv[1])\nexcept jjq.BrokerUnavailable:\n print('refused')"

@@ -359,7 +359,7 @@ CHANGED: list[tuple[str, Any, str]] = [
     ("i", 4.7, "4.7 is no whole number"), ("i", np.float32(4.5), "4.5 is no whole number"),
     ("i", Decimal("4.5"), "4.5 is no whole number"), ("i", float("nan"), "column 'i' takes int32"),
     ("i", float("inf"), "column 'i' takes int32"), ("f", 1e300, "too large"), ("f", (1 << 24) + 1, "column 'f'"),
-    ("d", (1 << 53) + 1, "column 'd'"), ("d", True, "no numbers"), ("day", NAIVE, "time of day"),
+    ("s", 5, "takes string: got 'int'"), ("d", (1 << 53) + 1, "column 'd'"), ("d", True, "no numbers"), ("day", NAIVE, "time of day"),
     ("day", pd.Timestamp(NAIVE), "time of day"), ("at", NAIVE, "no time zone"), ("at", 1.5, "no whole number"),
     ("at", pd.Timestamp(1, tz="UTC"), "nanoseconds"), ("wall", AWARE, "a time zone"),
     ("took", pd.Timedelta(1), "nanoseconds"), ("de", Decimal("1.234"), "column 'de'"), ("list", [1, 2.7], "2.7 is no"),

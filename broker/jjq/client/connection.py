@@ -406,6 +406,7 @@ def _reason(error: Exception) -> str:
     found = re.search(
         r"(Connection refused|Connection reset by peer|Deadline Exceeded|Socket closed|Name or service not known|"
         r"Domain name not found|DNS resolution failed|stopping|Connection timed out|wrong version number|"
+        r"Failed parsing HTTP/2|"
         r"certificate verify failed.*|Peer name .* is not in peer certificate|handshake failed)",
         text,
     )
@@ -422,7 +423,7 @@ def _hint(error: Exception, address: Address) -> str:
     if "wrong version number" in text:
         return f"it does not serve with TLS: its address would be jjq://{address.host}:{address.port}"
     if "missing selected ALPN property" in text or "Expected SETTINGS frame" in text:
-        return "this is no Flight port: that of HTTP is another one"
+        return "this is no Flight port: `jjq serve` says which one is, jjq://host:4750 unless told otherwise"
     return ""
 
 

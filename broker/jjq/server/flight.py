@@ -74,8 +74,8 @@ class FlightFront:
         except (pa.ArrowException, OSError) as error:
             served.sessions.close()
             raise InvalidArgument(
-                f"cannot serve Flight on {settings.host}:{settings.flight_port}: {error}; if the port is taken, give another "
-                f"--flight-port"
+                f"cannot listen on {settings.host}:{settings.flight_port} for flight; give another --flight-port, or end what "
+                f"listens there ({error})"
             ) from error
         self._served = served
         threading.Thread(target=self._watch, args=(self._server,), name="jjq-flight-watch", daemon=True).start()

@@ -180,7 +180,11 @@ def _answer(arguments: argparse.Namespace, topic: jjq.Topic, what: str) -> None:
     if arguments.json:
         output.document(_described(topic))
     else:
-        print(f"topic {topic.name} {what}: {output.count(topic.partitions, 'partition')}, {_columns(topic)}")
+        config = topic.config.to_dict()
+        settings = f"sync {config['sync']}, kept {_kept(config)}"
+        print(
+            f"topic {topic.name} {what}: {output.count(topic.partitions, 'partition')}, {_columns(topic)}; {settings}"
+        )
 
 
 def _columns(topic: jjq.Topic) -> str:

@@ -30,6 +30,13 @@ import jjq
 from spark_jobs import running
 
 
+def require_alike(topic: jjq.Topic, like: jjq.Topic) -> None:
+    """Raises Refused where rows of `like` do not fit the topic."""
+    if (topic.schema is None) != (like.schema is None):
+        have, lack = (topic, like) if like.schema is None else (like, topic)
+        raise running.Refused(f"topic {have.name!r} has a schema and {lack.name!r} has none: name another --output")
+
+
 def made_topic(store: Path, name: str, like: jjq.Topic, keep_times: bool) -> jjq.Topic:
     """The topic to write, made as `like` where it is missing. Raises Refused where rows of `like` do not fit."""
     times = {"timestamps": "producer"} if keep_times else {}
@@ -37,9 +44,7 @@ def made_topic(store: Path, name: str, like: jjq.Topic, keep_times: bool) -> jjq
         with contextlib.suppress(jjq.TopicExists):
             opened.create_topic(name, partitions=like.partitions, schema=like.schema, **times)
         topic = opened.topic(name)
-    if (topic.schema is None) != (like.schema is None):
-        have, lack = (topic, like) if like.schema is None else (like, topic)
-        raise running.Refused(f"topic {have.name!r} has a schema and {lack.name!r} has none: name another --output")
+    require_alike(topic, like)
     return topic
 
 
@@ -87,9 +92,11 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
         if plain:
             raise running.Refused(f"--key: topic {source.name!r} has no schema, and its keys are kept; leave it out")
         running.require_columns(source, key=options.key)
-    target = made_topic(options.store, options.output, source, keep_times=plain)
+    with contextlib.suppress(jjq.TopicNotFound):
+        require_alike(running.find_topic(options.store, options.output), source)
     with running.session("replay", spark) as spark:
-        rows = records(spark, options, headers=plain)
+        rows = records(spark, options, headers=plain)  # which Spark may refuse, before a topic is made for them
+        target = made_topic(options.store, options.output, source, keep_times=plain)
         if plain:
             # A topic with other partitions gives each key its own anew.
             rows = rows.drop("topic", *(["partition"] if target.partitions != source.partitions else []))

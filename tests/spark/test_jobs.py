@@ -19,6 +19,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from chispa import assert_df_equality
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import jjq
@@ -361,6 +362,9 @@ def test_a_replay_says_what_it_refuses(spark: SparkSession, store: jjq.Store) ->
     assert "same topic" in refused(replay.main, [*words, "t"], spark)
     assert "has a schema" in refused(replay.main, [*words, "typed"], spark)
     assert "keys are kept" in refused(replay.main, [*words, "other", "--key", "n"], spark)
+    with pytest.raises(AnalysisException, match="nothing"):
+        replay.main([*words, "other", "--where", "nothing > 1"], spark)
+    assert [topic.name for topic in store.topics()] == ["t", "typed"]
 
 
 # --- mirror -----------------------------------------------------------------------------------------------------------

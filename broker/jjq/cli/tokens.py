@@ -130,7 +130,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _revoke(arguments: argparse.Namespace) -> int:
     file = _file(arguments)
-    confirm(arguments, f"Token {arguments.name} will be good for nothing at once.")
+    confirm(arguments, f"This ends token {arguments.name} at once.")
     gone = file.revoke(arguments.name)
     if arguments.json:
         output.document(_facts(gone))

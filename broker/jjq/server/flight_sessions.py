@@ -153,10 +153,10 @@ class Session:
             size += size_of(value)
             return value
         except BaseException as error:
-            size += _ERROR_BYTES + size_of([*map(str, error.args), getattr(error, "details", None)])
             answer.error = error
             # A copy, if there is one: this one keeps the frames that it went through, and with them all that was sent.
             answer.error = copy.copy(error)
+            size += _ERROR_BYTES + size_of([*map(str, error.args), getattr(error, "details", None)])
             raise
         finally:
             with self._mutex:

@@ -234,5 +234,5 @@ def request(
         ],
         schema=pa.schema([*SYSTEM_FIELDS[1:], *table.schema]),
     )
-    topic.check_rows([each for each in batch.columns if each.null_count < len(values)], limit)
+    topic.check_records([each for each in batch.columns if each.null_count < len(values)], limit)
     return Append(topic.schema_version, batch=batch, stamps=stamps, size=batch.nbytes + 400)

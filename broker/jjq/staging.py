@@ -235,7 +235,7 @@ def prepare(
         null_headers(rows) if headers is None else header_column(headers),
         *user.columns,
     ]
-    topic.check_rows([each for each in columns[1:] if each.null_count < rows], topic.config.max_record_bytes)
+    topic.check_records([each for each in columns[1:] if each.null_count < rows], topic.config.max_record_bytes)
     return pa.Table.from_arrays(columns, schema=pa.schema([*SYSTEM_FIELDS, *user.schema]))
 
 

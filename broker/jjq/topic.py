@@ -138,7 +138,7 @@ class Topic:
                 f"or keep big objects in files and push where they are"
             )
 
-    def check_rows(self, columns: Sequence[Any], limit: int) -> None:
+    def check_records(self, columns: Sequence[Any], limit: int) -> None:
         """Raises RecordTooLarge when a row of Arrow columns takes more than `limit` bytes."""
         rows = pa.Table.from_arrays(list(columns), names=[str(i) for i in range(len(columns))])
         found = first_larger(rows, limit)

@@ -75,7 +75,7 @@ def test_certificates_go_with_tls_and_together(tmp_path: object) -> None:
 INHERITED = {
     RemoteStore: {"facts", "partition_dir", "segment_files", "listener"},  # of the files, which are not here
     RemoteTopic: {
-        "id", "name", "row", "created_at", "partitions", "schema", "schema_version", "check_partition", "check_size", "check_longest",
+        "id", "name", "row", "created_at", "partitions", "schema", "schema_version", "check_partition", "check_size", "check_records",
         "push", "push_chosen", "push_many", "push_table", "choose", "plain", "stamps", "select", "check_metadata", "plan_read",
         "to_pandas", "empty", "pause", "unpause", "append_all", "retry_schema",
     },

@@ -78,7 +78,7 @@ def _request(topic: Topic, batch: pa.RecordBatch, stamps: Sequence[int] | None, 
     headers = header_column(batch.column("_headers"))
     own = pa.Table.from_batches([batch]).drop_columns(["_key", "_headers"])
     user: pa.Table = topic.retry_schema(lambda: conform(own, RAW if topic.schema is None else topic.schema))
-    topic.check_rows([keys, *user.columns], limit)
+    topic.check_records([keys, *user.columns], limit)
     if headers.null_count < len(headers):
         topic.check_size(longest_headers(headers), limit, "the headers of a record")
     body = pa.RecordBatch.from_arrays(

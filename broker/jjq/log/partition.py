@@ -33,7 +33,7 @@ class PartitionLog(Partition):
         self._unsynced = unsynced  # told after an append that is to be on disk within so many seconds
         self._queue: deque[Append] = deque()
         self._queue_lock = threading.Lock()
-        self._led = False  # whether some thread leads, or has been told to
+        self._led: object = None  # what the thread that leads, or has been told to, came with
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
@@ -45,11 +45,11 @@ class PartitionLog(Partition):
         """
         # One thread leads and writes what has queued; the others sleep on a lock of their own, so that finishing a group
         # wakes exactly those it has served and one new leader.
-        leads = False
         try:
             with self._queue_lock:
-                leads, self._led = not self._led, True
-                if not leads:
+                if self._led is None:
+                    self._led = request
+                else:
                     request.wake = threading.Lock()
                     request.wake.acquire()
                 self._queue.append(request)
@@ -63,8 +63,12 @@ class PartitionLog(Partition):
                     self._queue.remove(request)
             raise
         finally:
-            if leads or request.leads:
-                self._hand_over()
+            if self._led is request:
+                try:
+                    self._hand_over(request)
+                except BaseException:  # an interrupt amid it: others wait
+                    self._hand_over(request)
+                    raise
         if request.error is not None:
             raise request.error
 
@@ -76,16 +80,21 @@ class PartitionLog(Partition):
         Returns its offset and timestamp. Most single pushes are such, and most meet no other thread: then they need no
         request, no queue and no batch.
         """
-        alone = False
+        me = object()
         try:
             with self._queue_lock:
-                alone, self._led = not self._led, True
-            if alone:
+                if self._led is None:
+                    self._led = me
+            if self._led is me:
                 with self._leader:
                     return self._write_value(value, among, mark)
         finally:
-            if alone:
-                self._hand_over()
+            if self._led is me:
+                try:
+                    self._hand_over(me)
+                except BaseException:
+                    self._hand_over(me)
+                    raise
         request = Append(
             version, (None,), (value,), size=len(value) + 400, among=among, producer=mark[0], sequence=mark[1]
         )
@@ -112,19 +121,31 @@ class PartitionLog(Partition):
                 )
             raise
         finally:
-            for each in taken:
-                each.done = True
-                if each.wake is not None and not each.leads:
-                    each.wake.release()
+            try:
+                self._tell(taken)
+            except BaseException:
+                self._tell(taken)
+                raise
 
-    def _hand_over(self) -> None:
+    # These two may be done again where an interrupt came amid them: whoever was left out would wait for ever. A wake-up too many
+    # meets nobody, as a request waits once.
+
+    @staticmethod
+    def _tell(taken: list[Append]) -> None:
+        for each in taken:
+            each.done = True
+            if each.wake is not None and each.wake.locked():
+                each.wake.release()
+
+    def _hand_over(self, me: object) -> None:
         with self._queue_lock:
-            self._led = bool(self._queue)
-            if self._led:
-                following = self._queue[0]
-                following.leads = True
-                assert following.wake is not None
-                following.wake.release()
+            if self._led is me:
+                following = self._queue[0] if self._queue else None
+                if following is not None:
+                    assert following.wake is not None
+                    if following.wake.locked():
+                        following.wake.release()
+                self._led = following
 
     def _take_queue(self, taken: list[Append]) -> None:
         """The queue up to the group's limit, oldest first."""
@@ -151,7 +172,11 @@ class PartitionLog(Partition):
         except OSError as error:
             raise files.translate(error, "append to", self.directory) from error
         finally:
-            self._unlock()
+            try:
+                self._unlock()
+            except BaseException:  # an interrupt before it: other processes wait
+                self._unlock()
+                raise
         if settings.sync == "interval":
             self._unsynced(self, settings.sync_interval_ms / 1000)
         return offset, ts
@@ -189,7 +214,11 @@ class PartitionLog(Partition):
         except OSError as error:
             raise files.translate(error, "append to", self.directory) from error
         finally:
-            self._unlock()
+            try:
+                self._unlock()
+            except BaseException:  # an interrupt before it: other processes wait
+                self._unlock()
+                raise
         if settings.sync == "interval":
             self._unsynced(self, settings.sync_interval_ms / 1000)
         for request in requests:
@@ -215,5 +244,5 @@ class PartitionLog(Partition):
         """In a forked child: nobody is left who waits for what has queued."""
         self._queue_lock = threading.Lock()
         self._queue.clear()
-        self._led = False
+        self._led = None
         super().after_fork()

@@ -45,7 +45,6 @@ class Append:
     done: bool = False
     error: BaseException | None = None
     wake: threading.Lock | None = None
-    leads: bool = False
 
     @property
     def rows(self) -> int:

@@ -54,7 +54,11 @@ class Partition:
             self._lock()
             yield
         finally:
-            self._unlock()
+            try:
+                self._unlock()
+            except BaseException:  # an interrupt before it: other processes wait
+                self._unlock()
+                raise
 
     def _lock(self) -> None:
         """The caller unlocks, and does so although this was interrupted: it may have locked."""

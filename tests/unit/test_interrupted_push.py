@@ -1,0 +1,100 @@
+"""Ctrl-C in a thread that pushes for others, as it tells them and hands on: none of them waits for ever, in no process."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+import jjq
+from jjq import files
+from jjq.log.partition import PartitionLog
+
+ENDINGS = (PartitionLog._tell, PartitionLog._hand_over, PartitionLog._unlock)
+# Where it begins, and each of its lines.
+PLACES = [
+    (function.__code__, line)
+    for function in ENDINGS
+    for line in sorted({at for *_, at in function.__code__.co_lines() if at})
+]
+
+
+def at_first(code: CodeType, line: int) -> Callable[[FrameType, str, Any], Any]:
+    """Traces: Ctrl-C when that line is come to, once."""
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code is code and event in {"call", "line"} and frame.f_lineno == line:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    return trace
+
+
+@pytest.mark.parametrize(("code", "line"), PLACES, ids=lambda each: getattr(each, "co_name", None) or str(each))
+def test_others_go_on_after_an_interrupt(
+    code: CodeType, line: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with jjq.open(tmp_path / "store", maintenance=False) as store:
+        topic = store.create_topic("t")
+        topic.push(b"first")
+        log, real = store.log(topic.id, 0), files.datasync
+        leading, following, pause = threading.Event(), threading.Event(), threading.Event()
+
+        def until_queued(count: int) -> None:
+            while len(log._queue) < count:
+                pause.wait(0.001)
+
+        def wait_for_others(fd: int) -> None:
+            if not leading.is_set():
+                leading.set()
+                until_queued(2)
+            elif not following.is_set():
+                following.set()
+                until_queued(1)
+            real(fd)
+
+        def push_after_main() -> None:
+            until_queued(1)
+            try:
+                topic.push(b"other")
+            except jjq.StoreError as error:
+                assert "may be there" in str(error)  # noqa: PT017 - of another thread
+
+        def push_last() -> None:
+            following.wait(30)
+            topic.push(b"follows")
+
+        monkeypatch.setattr(files, "datasync", wait_for_others)
+        others = [threading.Thread(target=topic.push, args=(b"leads",), daemon=True)]
+        others += [threading.Thread(target=each, daemon=True) for each in (push_after_main, push_last)]
+        others[0].start()
+        assert leading.wait(30)
+        for each in others[1:]:
+            each.start()
+        before = sys.gettrace()
+        sys.settrace(at_first(code, line))
+        try:
+            topic.push(b"main")  # leads after the first one, for itself and the other, and hands on to the last
+        except KeyboardInterrupt:
+            interrupted = True
+        else:
+            interrupted = False
+        finally:
+            sys.settrace(before)
+        for each in others:
+            each.join(30)
+        assert not any(each.is_alive() for each in others)
+        assert interrupted
+        fd = files.open_rw(topic.directory(0) / "lock")
+        assert files.lock(fd, wait=False)
+        files.close(fd)
+        assert topic.push(b"last").offset == 5
+        assert sorted(topic.read().read_all()["value"].to_pylist()) == sorted(
+            [b"first", b"leads", b"main", b"other", b"follows", b"last"]
+        )

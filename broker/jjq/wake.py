@@ -89,28 +89,34 @@ class _Watcher:
         """
         until = time.monotonic() + seconds
         while not listener.woken(armed) and (left := until - time.monotonic()) > 0:
-            with self._mutex:
-                leads, self._led = not self._led, True
-                if not leads:
-                    self._following[listener] += 1
+            leads = False
             try:
+                with self._mutex:
+                    if self._led:
+                        self._following[listener] += 1
+                    else:
+                        leads = self._led = True
                 if leads:
                     if self._read(listener, armed, left):
                         return True
                 else:
                     listener.wait(lambda: listener.woken(armed) or not self._led, left)
             finally:
-                self._leave(listener, leads)
+                try:
+                    self._leave(listener, leads)
+                except BaseException:  # an interrupt amid it: or nobody would read any more
+                    self._leave(listener, leads)
+                    raise
         return listener.woken(armed)
 
     def _leave(self, listener: Listener, led: bool) -> None:
         with self._mutex:
             if led:
                 self._led = False
-            elif self._following[listener] == 1:
-                del self._following[listener]
-            else:
+            elif self._following[listener] > 1:
                 self._following[listener] -= 1
+            else:
+                del self._following[listener]  # of a Counter: quiet where it is not there
             # Who came last waits longest: so of a hundred that look now and then, few hand over.
             following = None if self._led else next(reversed(self._following), None)
         if following is not None:

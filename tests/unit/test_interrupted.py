@@ -1,4 +1,4 @@
-"""Ctrl-C in a thread that pushes for others, as it tells them and hands on: none of them waits for ever, in no process."""
+"""Ctrl-C in a thread that pushes or waits for others, as it tells them and hands on: none of them is left waiting, in no process."""
 
 from __future__ import annotations
 
@@ -12,16 +12,24 @@ from typing import Any
 import pytest
 
 import jjq
-from jjq import files
+from jjq import files, wake
 from jjq.log.partition import PartitionLog
+from jjq.wake import Listener, wait_for
 
 ENDINGS = (PartitionLog._tell, PartitionLog._hand_over, PartitionLog._unlock)
-# Where it begins, and each of its lines.
-PLACES = [
-    (function.__code__, line)
-    for function in ENDINGS
-    for line in sorted({at for *_, at in function.__code__.co_lines() if at})
-]
+
+
+def places(*functions: Any) -> list[tuple[CodeType, int]]:
+    """Where each of these begins, and each of its lines."""
+    return [
+        (function.__code__, line)
+        for function in functions
+        for line in sorted({at for *_, at in function.__code__.co_lines() if at})
+    ]
+
+
+def named(value: object) -> str:
+    return getattr(value, "co_name", None) or str(value)
 
 
 def at_first(code: CodeType, line: int) -> Callable[[FrameType, str, Any], Any]:
@@ -36,7 +44,7 @@ def at_first(code: CodeType, line: int) -> Callable[[FrameType, str, Any], Any]:
     return trace
 
 
-@pytest.mark.parametrize(("code", "line"), PLACES, ids=lambda each: getattr(each, "co_name", None) or str(each))
+@pytest.mark.parametrize(("code", "line"), places(*ENDINGS), ids=named)
 def test_others_go_on_after_an_interrupt(
     code: CodeType, line: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,3 +106,29 @@ def test_others_go_on_after_an_interrupt(
         assert sorted(topic.read().read_all()["value"].to_pylist()) == sorted(
             [b"first", b"leads", b"main", b"other", b"follows", b"last"]
         )
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
+@pytest.mark.parametrize("led", [True, False], ids=["leads", "follows"])
+def test_after_an_interrupt_somebody_reads_what_the_kernel_tells(led: bool, tmp_path: Path) -> None:
+    bell = tmp_path / "bell"
+    bell.touch()
+    listener = Listener(lambda: [bell])
+    assert wait_for(lambda: None, 0.001, listener) is None
+    watcher = wake._get_watcher()
+    assert watcher is not None
+    interrupted = 0
+    for code, line in places(wake._Watcher._leave):
+        watcher._led = not led
+        before = sys.gettrace()
+        sys.settrace(at_first(code, line))
+        try:
+            wait_for(lambda: None, 0.001, listener)
+        except KeyboardInterrupt:
+            interrupted += 1
+        finally:
+            sys.settrace(before)
+        assert watcher._led is not led
+        assert not watcher._following
+        watcher._led = False
+    assert interrupted >= 3

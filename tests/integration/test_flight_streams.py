@@ -95,6 +95,18 @@ def test_a_command_to_append_that_makes_no_sense_is_refused(front: Front, odd: d
     assert code_of(error) == "invalid_argument"
 
 
+@pytest.mark.parametrize("owner", [5, "x", [], {}, ["a"], ["a", "b"], [[1], [2]]], ids=str)
+def test_a_stage_of_an_owner_that_is_none_is_refused(front: Front, owner: Any) -> None:
+    topic = front.act("create_topic", {"name": "t"})["id"]
+    about = {"topic_id": topic, "session": SESSION, "handle": 1, "number": 1, "rows": 0, "owner": owner}
+    command = flight.FlightDescriptor.for_command(wire.encode({"stage": about}))
+    writer, reader = front.client.do_put(command, VALUES)
+    writer.done_writing()
+    error = failure(reader.read) or failure(writer.close)
+    assert error is not None
+    assert code_of(error).startswith("invalid_")
+
+
 def test_a_write_of_a_stage_that_broke_off_goes_on_where_it_was(front: Front) -> None:
     topic = front.act("create_topic", {"name": "t"})
     command = wire.encode({"stage": {"session": SESSION, "handle": 1, "number": 0, "rows": 3, "topic_id": topic["id"]}})

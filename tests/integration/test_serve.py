@@ -227,6 +227,15 @@ def test_clients_that_wait_are_told_when_it_stops(store: Path) -> None:
         stream.close()
 
 
+def test_a_request_that_does_not_end_in_time_is_told_and_is_no_fault(store: Path) -> None:
+    with serving(store, "--stop-grace-s", "0") as broker, half_a_request(broker) as half:
+        assert broker.stop() == 0
+        got = b"".join(iter(lambda: half.recv(1 << 16), b""))
+        assert got.startswith(b"HTTP/1.1 503 ")
+        assert b'"stopping"' in got
+        assert not [each for each in broker.log() if "error" in each]
+
+
 def test_a_second_signal_ends_it_at_once(store: Path) -> None:
     with serving(store, "--stop-grace-s", "3600", "--heartbeat-s", "3600") as broker, half_a_request(broker):
         broker.process.send_signal(signal.SIGTERM)

@@ -352,9 +352,9 @@ def reset_writer(call: Call, writer_id: Any) -> bool:
     return call.store.reset_writer(writer_id)
 
 
-def stage_of(call: Call, handle: int, default_partition: Any = 0, owner: Sequence[Any] | None = None) -> StageHandle:
+def stage_of(call: Call, handle: int, default_partition: Any = 0, owner: Any = None) -> StageHandle:
     """The stage of that handle, begun at its first use."""
-    wanted = None if owner is None else (str(owner[0]), int(owner[1]))
+    wanted: Any = tuple(owner) if isinstance(owner, list) else owner  # the stage looks whether it is one
     return call.own_session().handle(
         handle, StageHandle, lambda: StageHandle(call.store.stage(default_partition=default_partition, owner=wanted))
     )

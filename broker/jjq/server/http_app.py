@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
@@ -105,6 +106,10 @@ class App:
             await response(scope, receive, sending)
         except ClientGone:
             pass
+        except asyncio.CancelledError:
+            if answered or not self._parts.stopping.is_set():
+                raise
+            await self._refusal(_stopping(), scope)(scope, receive, sending)  # there was no time to end it
         except Exception as error:
             if answered:  # the answer has begun, so all that is left is to end the connection
                 log.exception("%s failed while it was being answered", name)
@@ -149,7 +154,7 @@ class App:
         if operation.action is not None and not operation.by_handler:
             request.allow(operation.action, request.arguments.get("topic"))
         if self._parts.stopping.is_set() and operation.action is not None:
-            raise RequestError("the broker is stopping; try again in a moment", "stopping")
+            raise _stopping()
         try:
             answer = await operation.handler(request)
         except (TopicNotFound, SubscriberNotFound) as error:
@@ -180,6 +185,10 @@ class App:
             headers["connection"] = "close"  # the rest of the body is not read
         text = json.dumps(body, ensure_ascii=False, default=str)
         return Response(text.encode("utf-8", "backslashreplace"), status, headers, "application/json")
+
+
+def _stopping() -> RequestError:
+    return RequestError("the broker is stopping; try again in a moment", "stopping")
 
 
 def _route(operation: Operation) -> Route:

@@ -33,6 +33,8 @@ def test_health_turns_bad_with_a_full_disk_and_good_when_there_is_room(
         for path_of in ("/healthz", "/readyz"):
             assert "No space" in front.json("GET", path_of, status=503)["reason"]
         assert front.client.get("/ping").status_code == 500
+        for size in (100_000, 1_000_000):  # that is written when it is whole, and before
+            assert front.code("POST", "/api/topics/t/objects", content=bytes(size)) == (503, "store_error")
         assert front.client.get("/api/topics/t/records").status_code == 200  # reading goes on
         ballast.unlink()
         for path_of in ("/healthz", "/readyz"):

@@ -57,7 +57,7 @@ async def push_object(request: Request) -> Json:
             request.caller.spend(0, size)
 
         def push(topic: Topic) -> Record:
-            file.seek(0)
+            _rewind(file)
             topic.refresh()
             value: Any = given["value"]
             if topic.schema is not None:
@@ -67,7 +67,7 @@ async def push_object(request: Request) -> Json:
 
         record = await request.run(pushing, request.parts, given["topic"], push)
     finally:
-        await request.run(file.close)
+        await request.run(_close, file)
     return Json(record_json(record), 201)
 
 
@@ -80,6 +80,16 @@ def _unnamed(directory: Path) -> IO[bytes]:
 def _write(file: IO[bytes], piece: bytes) -> None:
     with files.translated("write an object to", "the store"):
         file.write(piece)
+
+
+def _rewind(file: IO[bytes]) -> None:
+    with files.translated("write an object to", "the store"):
+        file.seek(0)  # which writes what is not written yet
+
+
+def _close(file: IO[bytes]) -> None:
+    with contextlib.suppress(OSError):  # what cannot be written is nobody's any more
+        file.close()
 
 
 @table.operation(

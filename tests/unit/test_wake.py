@@ -41,7 +41,8 @@ def test_without_time_a_wait_looks_once() -> None:
 
 
 @pytest.mark.parametrize(("watched", "most"), [(True, 4), (False, 34)])
-def test_a_wait_is_no_busy_loop(bell: Path, watched: bool, most: int) -> None:
+def test_a_wait_is_no_busy_loop(bell: Path, watched: bool, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wake, "_watcher", None)  # one that nothing was left for by others
     # Unwatched: 14 pauses that grow to 20 ms, and 0.3 s of those.
     looks: list[int] = []
     assert wait_for(lambda: looks.append(1), 0.3, Listener(lambda: [bell] if watched else None)) is None

@@ -110,7 +110,10 @@ def test_others_go_on_after_an_interrupt(
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
 @pytest.mark.parametrize("led", [True, False], ids=["leads", "follows"])
-def test_after_an_interrupt_somebody_reads_what_the_kernel_tells(led: bool, tmp_path: Path) -> None:
+def test_after_an_interrupt_somebody_reads_what_the_kernel_tells(
+    led: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake, "_watcher", None)  # one that no thread of another test reads
     bell = tmp_path / "bell"
     bell.touch()
     listener = Listener(lambda: [bell])

@@ -175,7 +175,7 @@ def is_reason(before: Told, after: Told, events: list[Told], killed: set[str]) -
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_nothing_is_lost_and_nothing_comes_again_without_a_reason(place: Path) -> None:
-    store, crowds, journals = run(place, pushing=3, consuming=3, seconds=15)
+    store, crowds, journals = run(place, pushing=3, consuming=3, seconds=10)
     with store:
         check(store, crowds, journals)
 

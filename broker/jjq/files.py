@@ -67,12 +67,19 @@ def size(fd: int) -> int:
     )  # a third of the cost of fstat; nothing here reads or writes at the file's own position
 
 
-def is_named(fd: int, path: Path) -> bool:
-    """Whether an open file is what others find under its name: if not, nobody will see what is written to it."""
+def identity(fd: int) -> tuple[int, int]:
+    """What no other file is as long as this one is open."""
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
+
+
+def is_named(file: tuple[int, int], path: str | Path) -> bool:
+    """Whether an open file, by its identity, is what others find under its name: if not, nobody will see what is written to it."""
     try:
-        return os.path.samestat(os.fstat(fd), os.stat(path))
+        found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return False
+    return (found.st_dev, found.st_ino) == file
 
 
 def pread(fd: int, length: int, position: int) -> bytes:

@@ -27,7 +27,7 @@ KINDS = {
     "replace": "replace", "unlink": "unlink", "remove_dir": "remove_dir", "pread": "read", "set_size": "set_size",
 }  # fmt: skip
 PLAIN = {
-    "size", "is_named", "read", "ring", "write_small", "move", "lock", "lock_in_turn", "unlock", "translated", "translate", "reading",
+    "size", "identity", "is_named", "read", "ring", "write_small", "move", "lock", "lock_in_turn", "unlock", "translated", "translate", "reading",
     "begin_writing", "wait_written",
 }  # fmt: skip
 # The steps of a catalog transaction: failing at `begin` or `commit` undoes it, at `committed` it is done but not known.

@@ -6,6 +6,7 @@ Written end and visible end are apart: bytes count only when their index entry i
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ class ActiveFile:
         self.directory, self.uuid = directory, uuid
         self.path, self.index_path = stream_paths(directory, uuid)
         self._fd, self._index_fd = fd, index_fd
+        self._names = os.fspath(self.path), os.fspath(self.index_path)
+        self._identities = files.identity(fd), files.identity(index_fd)
         self._known = 0  # entries read so far
         self._index_size = 0  # bytes of the index when it was last looked at
         self.base = 0
@@ -153,7 +156,8 @@ class ActiveFile:
 
     def named(self) -> bool:
         """Whether both files are there for others: somebody may have removed or replaced them, or the whole store."""
-        return files.is_named(self._fd, self.path) and files.is_named(self._index_fd, self.index_path)
+        (name, index_name), (file, index) = self._names, self._identities
+        return files.is_named(file, name) and files.is_named(index, index_name)
 
     def torn_locked(self) -> bool:
         """Whether there are bytes after the last entry: someone died, or failed, between the write and its entry."""

@@ -125,7 +125,7 @@ class Partition:
     def _check_lock_named(self) -> None:
         """Raises StoreError where another directory has come in this one's place: who opens that locks another file."""
         path = self.directory / "lock"
-        if path.exists() and not files.is_named(self._lock_fd, path):
+        if path.exists() and not files.is_named(files.identity(self._lock_fd), path):
             raise StoreError(
                 f"{self.directory} was replaced while it was open, so nothing can be appended; open the store again",
                 operation="append to", path=str(self.directory), errno=errno.ENOTDIR,

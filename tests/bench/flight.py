@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,8 +26,8 @@ SCHEMA = pa.schema([("value", pa.binary())])
 
 
 class Bare(flight.FlightServerBase):
-    """Streams an IPC file that was named, and answers every batch it is sent. It keeps nothing, or where the descriptor has a
-    second name, appends the bytes to that file."""
+    """Streams an IPC file that was named, and answers every batch it is sent. It keeps nothing; or appends the bytes to a file, or
+    pushes the values into a store, of its own process, where the descriptor goes on with which of them and its name."""
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.RecordBatchStream:
         return flight.RecordBatchStream(pa.ipc.open_file(pa.memory_map(ticket.ticket.decode())).read_all())
@@ -36,18 +36,30 @@ class Bare(flight.FlightServerBase):
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor,
         reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter,
     ) -> None:  # fmt: skip
-        file = open(descriptor.path[1], "ab", buffering=0) if len(descriptor.path) > 1 else None  # noqa: SIM115
-        while True:
-            try:
-                batch = reader.read_chunk().data
-            except StopIteration:
-                break
-            if file is not None:
-                for buffer in filter(None, (each for column in batch.columns for each in column.buffers())):
-                    file.write(buffer)
-            writer.write(pa.py_buffer(b"{}"))
-        if file is not None:
-            file.close()
+        with contextlib.ExitStack() as stack:
+            keep = _keeper(stack, *descriptor.path[1:])
+            while True:
+                try:
+                    batch = reader.read_chunk().data
+                except StopIteration:
+                    break
+                keep(batch)
+                writer.write(pa.py_buffer(b"{}"))
+
+
+def _keeper(stack: contextlib.ExitStack, how: bytes = b"", name: bytes = b"") -> Callable[[pa.RecordBatch], None]:
+    if how == b"file":
+        file = stack.enter_context(open(name, "ab", buffering=0))  # noqa: SIM115 - the stack closes it
+
+        def write(batch: pa.RecordBatch) -> None:
+            for buffer in filter(None, (each for column in batch.columns for each in column.buffers())):
+                file.write(buffer)
+
+        return write
+    if how == b"store":
+        topic = stack.enter_context(jjq.open(name.decode())).create_topic("measured", sync="none")
+        return lambda batch: [topic.push(each.as_py()) for each in batch.column(0)].clear()
+    return lambda _: None
 
 
 @contextlib.contextmanager
@@ -125,7 +137,7 @@ def flight_put(run: Run) -> list[Row]:
             {
                 "jjq": lambda: rate(count * data.num_rows, lambda: put(broker)),
                 "bare": lambda: rate(count * data.num_rows, lambda: put(peer)),
-                "writes": lambda: rate(count * data.num_rows, lambda: put(peer, str(place / "bare"))),
+                "writes": lambda: rate(count * data.num_rows, lambda: put(peer, "file", str(place / "bare"))),
             }
         )
         broker.close()
@@ -141,27 +153,34 @@ def flight_push(run: Run) -> list[Row]:
     with run.place() as place, bare() as peer, served(place) as store, nats_publish(place) as (publish, why):
         topic = store.create_topic("measured", sync="none")
         data = batch(1)
-        writer, reader = peer.do_put(flight.FlightDescriptor.for_path("x"), SCHEMA)
+        dropped = peer.do_put(flight.FlightDescriptor.for_path("x"), SCHEMA)
+        pushed = peer.do_put(flight.FlightDescriptor.for_path("x", "store", str(place / "bare")), SCHEMA)
 
         def push() -> None:
             for _ in range(count):
                 topic.push(VALUE)
 
-        def put() -> None:
+        def put(writer: flight.FlightStreamWriter, reader: flight.FlightMetadataReader) -> None:
             for _ in range(count):
                 writer.write_batch(data)
                 reader.read()
 
-        sides = {"jjq": lambda: rate(count, push), "bare": lambda: rate(count, put)}
+        sides = {
+            "jjq": lambda: rate(count, push),
+            "bare": lambda: rate(count, lambda: put(*dropped)),
+            "pushes": lambda: rate(count, lambda: put(*pushed)),
+        }
         if publish is not None:
             sides["nats"] = lambda: rate(count, lambda: publish(VALUE, count))
         figures = run.interleave(sides)
-        writer.close()
+        for writer, _ in (dropped, pushed):
+            writer.close()
     what, ours = "broker, acknowledged push of 100 B, `none`", figures["jjq"]
     return [
         Row(what, "NATS JetStream, by nats-py", "/s", ours if publish is not None else (), figures.get("nats", ()),
             at_least(0.8), skipped=why),
         Row(what, "bare Flight server that answers", "/s", ours, figures["bare"]),
+        Row(what, "bare Flight server that pushes into a store of its own", "/s", ours, figures["pushes"]),
     ]  # fmt: skip
 
 

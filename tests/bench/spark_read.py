@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from tests.bench.run import Run, rate
-from tests.bench.spark_session import memory, memory_stream, place, read_rate, session
+from tests.bench.spark_session import files, memory, memory_stream, place, read_rate, session
 from tests.bench.table import Row, at_least
 
 ROUNDS = 5
@@ -18,6 +18,7 @@ def whole(run: Run) -> list[Row]:
         for size, full, shown in ((100, 4_000_000, "100 B"), (1024, 1_000_000, "1 KB")):
             count = run.amount(full, 2000)
             topic = here.topic(f"whole{size}", count, size)
+            directory = here.store.path / "topics" / here.store.topic(topic).id
             figures = run.interleave(
                 {
                     "batch": lambda n=count, t=topic: read_rate(n, here.read(t)),
@@ -26,12 +27,15 @@ def whole(run: Run) -> list[Row]:
                     "stream limit": lambda n=count, s=size: rate(
                         n, lambda: here.run_stream(memory_stream(n, valueBytes=s))
                     ),
+                    "files": lambda n=count, d=directory: read_rate(n, files(d)),
                 },
                 ROUNDS,
             )
             for kind in ("batch", "stream"):
                 what = f"Spark {kind} read, {shown}, sealed segments"
                 rows.append(Row(what, LIMIT, "/s", figures[kind], figures[f"{kind} limit"], at_least(0.9)))
+            what = f"the same files, mapped and summed up, {shown}"
+            rows.append(Row(what, LIMIT, "/s", figures["files"], figures["batch limit"]))
     return rows
 
 

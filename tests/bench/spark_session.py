@@ -18,7 +18,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 import jjq
 from tests.bench.run import Run, rate
-from tests.bench.spark_limits import MemorySource, NullSink
+from tests.bench.spark_limits import FilesSource, MemorySource, NullSink
 
 # As in conf/spark-defaults.conf: without it half of a micro-batch's time is Spark forking chmod for its checkpoint.
 CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -26,7 +26,7 @@ CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileS
 
 @functools.cache
 def session() -> SparkSession:
-    """Spark on two cores, with the API's limits registered as `memory_limit` and `null_limit`."""
+    """Spark on two cores, with the API's limits registered as `memory_limit`, `files_limit` and `null_limit`."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     spark = (
@@ -41,12 +41,17 @@ def session() -> SparkSession:
     )
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(MemorySource)
+    spark.dataSource.register(FilesSource)
     spark.dataSource.register(NullSink)
     return spark
 
 
 def memory(rows: int, **options: Any) -> DataFrame:
     return session().read.format("memory_limit").options(rows=rows, **options).load()
+
+
+def files(directory: Path) -> DataFrame:
+    return session().read.format("files_limit").load(str(directory))
 
 
 def memory_stream(rows: int, **options: Any) -> DataFrame:

@@ -34,7 +34,8 @@ def test_runs_and_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
 def test_the_command_prints_a_row_and_writes_every_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["push-always", "--quick", "--dir", str(tmp_path), "--json", str(tmp_path / "figures.json")]) == 0
     assert "write + fdatasync of the same bytes" in capsys.readouterr().out
-    (row,) = json.loads((tmp_path / "figures.json").read_text())["rows"]
+    row = json.loads((tmp_path / "figures.json").read_text())["rows"][0]
+    assert row["what"] == "push of 100 B, always, one thread"
     assert len(row["ours"]) == len(row["peers"]) == 1
 
 

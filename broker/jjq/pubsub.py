@@ -109,8 +109,7 @@ class PubSub:
             for name in checked:
                 self._follow_topics()
                 self._names.add(name)
-                self._announce()
-                self._follow_topics(joining=True)
+                self._begin()
                 self._confirm("subscribe", name)
 
     def psubscribe(self, *patterns: str) -> None:
@@ -123,8 +122,7 @@ class PubSub:
                 compiled = glob(check_pattern(pattern))
                 self._follow_topics()
                 self._patterns[pattern] = compiled
-                self._announce()
-                self._follow_topics(joining=True)
+                self._begin()
                 self._confirm("psubscribe", pattern)
 
     def unsubscribe(self, *names: str) -> None:
@@ -164,8 +162,12 @@ class PubSub:
 
     # --- what others see ---------------------------------------------------------------------------------------------
 
+    def _begin(self) -> None:
+        """From where the topics end, then known to others: so all comes that a publish counts as reaching this one."""
+        self._follow_topics(joining=True)
+        self._announce()
+
     def _announce(self) -> None:
-        """Makes this subscription's interest known before it begins, so that a publish counts what it reaches."""
         self._known.announce(self._names, self._patterns)
 
     def _watched(self) -> list[Path] | None:
@@ -327,8 +329,7 @@ class PubSub:
         self._store.check_open()
         if self._inherited:
             self._inherited = False
-            self._announce()
-            self._follow_topics(joining=True)
+            self._begin()
 
     def _after_fork(self) -> None:
         """In a forked child: the subscription and what waits for it stay the parent's. The child has one of its own to the same

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import pytest
 
 import jjq
 from jjq import ephemeral, wake
-from jjq.interest import glob, registry
+from jjq.interest import Interest, glob, registry
 from jjq.pubsub import PubSub
 
 
@@ -84,6 +84,26 @@ def test_a_topic_made_as_a_subscription_begins_to_listen_is_heard_at_once(
         assert published == [1]
         assert all(woken)  # none lasted until the next look
         assert message == {"type": "pmessage", "pattern": b"log.*", "channel": b"log.a", "data": b"x"}
+
+
+@pytest.mark.parametrize("subscribe", [PubSub.subscribe, PubSub.psubscribe], ids=["by name", "by pattern"])
+@pytest.mark.parametrize("there", [True, False], ids=["a topic", "no topic yet"])
+def test_what_is_counted_as_having_reached_a_subscription_that_begins_does_reach_it(
+    store: jjq.Store, monkeypatch: pytest.MonkeyPatch, subscribe: Callable[..., None], there: bool
+) -> None:
+    if there:
+        store.create_topic("news").push(b"before")
+    announce, counted = Interest.announce, []
+
+    def and_somebody_publishes(interest: Interest, *what: Iterable[str]) -> None:
+        announce(interest, *what)
+        counted.append(other.publish("news", b"x"))
+
+    monkeypatch.setattr(Interest, "announce", and_somebody_publishes)
+    with jjq.open(store.path) as other, store.pubsub(ignore_subscribe_messages=True) as subscription:
+        subscribe(subscription, "news")
+        assert counted == [1]
+        assert [message["data"] for message in drain(subscription)] == [b"x"]
 
 
 def test_new_topics_of_another_process_are_heard_at_once(store: jjq.Store, monkeypatch: pytest.MonkeyPatch) -> None:

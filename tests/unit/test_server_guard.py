@@ -3,7 +3,9 @@
 import contextlib
 import json
 import logging
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from jjq.errors import Forbidden, InvalidArgument, TooManyRequests, Unauthorized
 from jjq.server.guard import ANY, ANYBODY, NEEDS, Caller, Guard
 from jjq.server.logs import JsonLines, masked
 from jjq.server.settings import ServerSettings
-from jjq.server.tokens import ACTIONS, TokenFile
+from jjq.server.tokens import ACTIONS, Token, TokenFile
 
 
 class Clock:
@@ -160,6 +162,33 @@ def test_a_revoked_token_ends_for_who_holds_it_already(make: Callable[..., Guard
     with pytest.raises(Unauthorized):
         held.can("read", "t")
     assert guard.caller(other).can("read", "t")
+
+
+def test_who_asks_while_a_changed_file_is_read_waits_for_what_it_says(
+    make: Callable[..., Guard], file: TokenFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret, _ = file.create("a", read=("*",))
+    guard = make()
+    held = guard.caller(secret)
+    file.revoke("a")
+    new, _ = file.create("b", read=("*",))
+    tokens, reading, go_on = TokenFile.tokens, threading.Event(), threading.Event()
+
+    def slowly(of: TokenFile) -> list[Token]:
+        reading.set()
+        assert go_on.wait(60)
+        return tokens(of)
+
+    monkeypatch.setattr(TokenFile, "tokens", slowly)
+    with ThreadPoolExecutor(3) as asking:
+        first = asking.submit(guard.caller, new)
+        assert reading.wait(60)
+        others = asking.submit(guard.caller, new), asking.submit(held.can, "read", "t")
+        assert not wait(others, 0.1).done
+        go_on.set()
+        assert [each.result().name for each in (first, others[0])] == ["b", "b"]
+        with pytest.raises(Unauthorized):
+            others[1].result()
 
 
 def test_a_token_expires(make: Callable[..., Guard], file: TokenFile, clock: Clock) -> None:

@@ -167,9 +167,9 @@ class Guard:
         self._subscriptions = 0
         self._buckets: dict[tuple[str, str], _Bucket] = {}
         self._file = TokenFile(settings.tokens_file)
-        self._seen: object = None  # the signature of the file that was read last
         self._tokens: dict[str, Token] | None = None  # by the hash of a secret that is good for it
-        self._read()
+        self._seen = self._file.signature()  # of the file that was read last
+        self._read(self._seen)
 
     def __repr__(self) -> str:
         return f"<Guard {'open' if self._tokens is None else f'{len(self._tokens)} tokens'}>"
@@ -209,19 +209,20 @@ class Guard:
     def _current(self) -> dict[str, Token] | None:
         if self._file.signature() != self._seen:
             with self._mutex:
-                try:
-                    self._read()
-                except JjqError as error:
-                    # Whoever put a file there wants it to be asked: until it can be, nobody new gets in.
-                    self._tokens = self._tokens or {}
-                    log.error("the tokens cannot be read; those known before stay: %s", error.message)  # noqa: TRY400
+                seen = self._file.signature()
+                if seen != self._seen:
+                    try:
+                        self._read(seen)
+                    except JjqError as error:
+                        # Whoever put a file there wants it to be asked: until it can be, nobody new gets in.
+                        self._tokens = self._tokens or {}
+                        log.error("the tokens cannot be read; those known before stay: %s", error.message)  # noqa: TRY400
+                    # Also of a file that is damaged: it is read again when it has changed, and said once. Not before: until then
+                    # who asks waits for what the file says.
+                    self._seen = seen
         return self._tokens
 
-    def _read(self) -> None:
-        seen = self._file.signature()
-        if seen == self._seen:
-            return
-        self._seen = seen  # also of a file that is damaged: it is read again when it has changed, and said once
+    def _read(self, seen: object) -> None:
         if seen is None:
             if self._tokens is not None:
                 log.error("the file of tokens is gone: %s; those known before stay", self._file.path)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import jjq
+from jjq import background
 from tests.brokers import serving
 from tests.integration.forks import Forks
 
@@ -109,9 +110,12 @@ def cli(tmp_path: Path, forks: Forks, place: str) -> Iterator[Cli]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[jjq.Store]:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[jjq.Store]:
     from tests.readers import close_stores  # here, since it imports Spark's classes
 
+    # What is counted here (files, statements, rows of a plan) no turn in the background is to change, be it of the connector's
+    # own stores.
+    monkeypatch.setattr(background, "INTERVAL_S", 3600.0)
     with jjq.open(tmp_path / "store") as opened:
         yield opened
     close_stores()

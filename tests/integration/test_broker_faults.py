@@ -292,7 +292,7 @@ def test_a_client_that_dies_lets_go_of_what_it_had(
     assert dying.subscriber("s").poll(1)
     assert dying.channel("t", "work", create=True).receive(2)
     dying.connection._closed.set()  # as its process was killed: it says nothing any more
-    monkeypatch.setattr("jjq.server.flight_sessions.SILENCE_S", 0.1)
+    monkeypatch.setattr("jjq.server.flight_sessions.SILENCE_S", 1.0)
     channel = store.channel("t", "work")
     assert [each.attempts for each in channel.receive(2, timeout=60)] == [2, 2]
     assert len(subscriber.poll(timeout=0)) == 2

@@ -299,7 +299,7 @@ def test_two_brokers_on_one_store_serve_all_of_it(store: Path) -> None:
                 thread.join()
             one.topic("t").push(b"last")
             got = []
-            while (record := subscriber.pop(timeout=5)) is not None:
+            while (record := subscriber.pop(timeout=60)) is not None:
                 got.append(record.value)
                 if record.value == b"last":
                     break

@@ -93,7 +93,7 @@ def test_a_topic_is_browsed_searched_and_pushed_to_by_keyboard(shown: Front, bro
 
 def wait_for_follower(shown: Front) -> None:
     """Until a stream of records knows where it begins."""
-    while not any(each.request.arguments.get("topic") == "orders" for each in shown.http._parts.hub.streams):
+    while not any(each.request.arguments.get("topic") == "orders" for each in list(shown.http._parts.hub.streams)):
         threading.Event().wait(0.01)
 
 

@@ -72,6 +72,7 @@ def test_spark_submit_to_a_cluster_of_two_executors(store: jjq.Store, tmp_path: 
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.executor.memory": "512m",
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
         "spark.locality.wait": "0s",
     }
     printed = run(

@@ -159,11 +159,13 @@ def test_a_worker_that_is_killed_amid_a_task_leaves_nothing_and_its_rows_come_on
     with pytest.raises(StreamingQueryException, match="Python worker exited unexpectedly"):
         run(frame, store, checkpoint, sink)
     assert written(store) == []
+    # What it had staged, with a note. When its writer has committed, maintenance takes it, which may be that of any process.
+    assert sink != "killed" or paths(store.path, "*.json")
     run(frame, store, checkpoint, sink)
     assert [each[:5] for each in written(store)] == value(large)
-    left = len(paths(store.path, "*.json"))
-    assert (left > 0) == (sink == "killed")  # what it had staged, with a note
-    assert store.maintain(grace_us=0).staged_reaped == left
+    assert sink == "killed" or paths(store.path, "*.json") == []
+    while store.maintain(grace_us=0).busy:
+        pass
     assert paths(store.path, "*.json") == []
     assert_whole(store)
 

@@ -20,7 +20,7 @@ from tests import losses
 from tests.losses import ASSIGNED, NAMED, PATTERN, SAYS, Happens, Query, fill, grow
 from tests.stores import assert_whole
 
-PATIENCE_S = 90  # for a query that must end
+PATIENCE_S = 240  # for a query that must end
 CHOICES = {"named": NAMED, "assigned": ASSIGNED, "pattern": PATTERN}
 RUNNING = {"running": True, "stopped": False}
 STRICT = {"strict": True, "lenient": False}

@@ -57,7 +57,8 @@ class Stress:
             self.alive[name].empty()
         else:  # for a moment only: whoever has the store open would go on with it, unseen by this account
             self.store.alter_topic(name, retention_segments=1)
-            self.store.maintain(grace_us=0)
+            while self.store.maintain(grace_us=0).busy:  # who is at it may have seen what is for a moment only
+                pass
             self.store.alter_topic(name, retention_segments=None)
         self.account()
 

@@ -36,7 +36,7 @@ from jjq.hot import DEFAULT_BYTES, HotStore
 from jjq.interest import check_pattern, glob, subscriptions
 from jjq.log.partition import PartitionLog
 from jjq.log.reader import LogReader
-from jjq.log.sealed import BATCH_BYTES
+from jjq.log.sealed import BATCH_BYTES, sealed_path
 from jjq.model import Commit, Record, Slice, StagedFile, TopicOffsets, WriterInfo, check_name
 from jjq.parts import StoreParts
 from jjq.producer import Producer
@@ -401,9 +401,11 @@ class Store(StoreParts):
         """Removes staged files that no commit has taken; others are left alone."""
         for file in each_of(staged, StagedFile, staging.WANTED):
             if self.catalog.segment(file.uuid) is None:
-                for path in self.segment_files(file.topic_id, file.partition, file.uuid):
+                path = sealed_path(self.partition_dir(file.topic_id, file.partition), file.uuid)
+                # And no others of its name: those are an active segment's, which has no row either.
+                for each in (path, path.with_suffix(".json")):
                     with contextlib.suppress(OSError):
-                        files.unlink(self.path / path)
+                        files.unlink(each)
 
     def open_object(self, record: Record | str | bytes) -> IO[bytes]:
         """The object that a record refers to, as an open binary file, checked whole before; see `Topic.push_file`."""

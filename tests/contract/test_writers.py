@@ -1,5 +1,6 @@
 """Exactly-once writers, stages and commits."""
 
+import dataclasses
 from pathlib import Path
 
 import pyarrow as pa
@@ -226,3 +227,17 @@ def test_times_that_a_producer_gives_are_those_of_the_first_record(store: jjq.St
     table = pa.table({"value": [b"a", b"b"], "timestamp": pa.array([7, 5])})
     ranges = [topic.push_table(table, writer_id="w", batch_id=1).ranges for _ in range(2)]
     assert [each.timestamp for (each,) in ranges] == [7, 7]
+
+
+def test_a_file_that_records_are_in_is_not_discarded_as_a_staged_one(store: jjq.Store, directory: Path) -> None:
+    """The active file has no row in the catalog either, and its id is told to whoever may read."""
+    topic = store.create_topic("t")
+    topic.push(b"acknowledged")
+    (file,) = staged(store, b"staged")
+    store.discard([dataclasses.replace(file, uuid=topic.segments()[-1].id)])
+    topic.push(b"later")
+    with jjq.open(directory, read_only=True) as other:  # which has no file of it open
+        assert values(other.topic("t")) == [b"acknowledged", b"later"]
+    store.discard([file])
+    with pytest.raises(jjq.StagedFileMissing):
+        store.commit([file])

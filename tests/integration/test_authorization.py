@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import io
+import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -349,10 +351,12 @@ def test_the_store_is_whole_after_all_of_it(world: World) -> None:
         world.store.delete_topic("t")
 
 
-def fetch(world: World, method: str, path: str, token: str | None, body: bytes | None = None) -> tuple[int, bytes]:
+def fetch(
+    world: World, method: str, path: str, token: str | None, body: bytes | None = None, kind: str = "application/json"
+) -> tuple[int, bytes]:  # fmt: skip
     host, _, port = world.broker.http.removeprefix("http://").partition(":")
     with contextlib.closing(http.client.HTTPConnection(host, int(port))) as connection:
-        connection.request(method, path, body, headers={"Authorization": f"Bearer {token}"})
+        connection.request(method, path, body, headers={"Authorization": f"Bearer {token}", "Content-Type": kind})
         answer = connection.getresponse()
         return answer.status, answer.read()
 
@@ -478,3 +482,41 @@ def test_a_wait_over_http_ends_when_its_token_is_revoked(world: World) -> None:
     record = subscriber.pop()
     assert record is not None
     assert record.value == b"after"
+
+
+def test_a_writer_is_of_those_who_may_write_where_it_does(world: World) -> None:
+    """A batch of it that others commit, be it one without rows, would have its owner refused."""
+    world.prepare()
+    for name in ("other", "t"):
+        world.store.create_topic(name, exist_ok=True)
+    world.store.reset_writer("theirs")
+    world.store.topic("other").push_table(_ONE, writer_id="theirs", batch_id=7)
+    with jjq.connect(world.broker.flight, token=world.tokens["read all"]) as store:
+        for writer in ("theirs", "nobodys"):
+            with pytest.raises(Forbidden, match="'read-all' has no write right"):
+                store.commit([], writer, 99)
+    with jjq.connect(world.broker.flight, token=world.tokens["write"]) as store:
+        for commit in (
+            lambda: store.commit([], "theirs", 99),
+            lambda: store.commit([], "theirs", 7, rows_may_differ=True),
+            lambda: store.topic("t").push_table(_ONE, writer_id="theirs", batch_id=99),
+        ):
+            with pytest.raises(Forbidden, match="writer 'theirs'") as refusal:
+                commit()
+            assert "'other'" not in str(refusal.value)
+        store.commit([], "t-nothing", 1)
+        with store.stage() as stage:
+            stage.write("t", _ONE)
+            (file,) = stage.finish()
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, _ONE.schema) as writer:
+        writer.write_table(_ONE)
+    body = {"staged": [json.loads(file.to_json())], "writer_id": "theirs", "batch_id": 99}
+    for path, kind, data in (
+        ("/api/topics/t/records?writer_id=theirs&batch_id=99", "application/vnd.apache.arrow.stream", sink.getvalue()),
+        ("/api/commit", "application/json", json.dumps(body).encode()),
+    ):
+        status, answer = fetch(world, "POST", path, world.tokens["write"], data, kind)
+        assert (status, json.loads(answer)["code"]) == (403, "forbidden")
+    assert world.store.topic("other").push_table(_ONE, writer_id="theirs", batch_id=8).ranges
+    world.store.discard([file])

@@ -25,6 +25,7 @@ from jjq.catalog.rows import (
     segment_row,
     segment_values,
     topic_row,
+    unpack_positions,
 )
 from jjq.catalog.writers import add_batch, known_batch
 from jjq.errors import InvalidArgument, TopicDeleted
@@ -236,6 +237,11 @@ class Catalog:
         """The positions of a batch that the writer has committed; raises WriterConflict for one that cannot follow."""
         with self.driver.snapshot() as tx:
             return known_batch(tx, writer_id, batch_id, query_id)
+
+    def writer_topics(self, writer_id: str) -> set[str]:
+        """The names of the topics that the batches which are remembered of a writer went to."""
+        rows = self.driver.rows("writer_batches", writer_id=writer_id)
+        return {name for _, positions in rows for name in unpack_positions(positions)}
 
     def claim_batch(self, writer_id: str, batch_id: int, run_id: str) -> bool:
         """A known batch is this run's from now on; False when it is already, as this run has brought it before."""

@@ -13,16 +13,11 @@ from typing import Any
 import jjq
 from jjq import wire
 from jjq.catalog.rows import TopicRow
-from jjq.errors import (
-    Forbidden,
-    InvalidArgument,
-    JjqError,
-    StoreError,
-    TopicNotFound,
-)
+from jjq.errors import InvalidArgument, JjqError, StoreError, TopicNotFound
 from jjq.model import SegmentInfo, StagedFile
 from jjq.server.flight_sessions import SILENCE_S, Session, Sessions
 from jjq.server.guard import NEEDS, Caller, Guard
+from jjq.server.rights import check_may_write_as
 from jjq.server.settings import ServerSettings
 from jjq.server.staged import check_staged
 from jjq.staging import Stage
@@ -107,11 +102,7 @@ class Call:
             self.served.guard.audit(self.caller, operation, topic)
 
     def can(self, operation: str, topic: str | None) -> bool:
-        try:
-            self.caller.may(NEEDS[operation], topic)
-        except Forbidden:
-            return False
-        return True
+        return self.caller.can(NEEDS[operation], topic)
 
     def topic(self, operation: str, topic_id: object) -> Topic:
         """The topic of that id, on which the caller may do that."""
@@ -404,6 +395,9 @@ def commit(
 ) -> dict[str, Any]:  # fmt: skip
     """Makes staged files visible in one transaction, once for a writer and its batch."""
     files = _staged(call, staged)
+    if not files:  # a batch of no rows is one too
+        call.caller.may_somewhere(NEEDS["commit"])
+    check_may_write_as(call.store, call.caller, writer_id)
     for each in files:
         call.served.check_staged(each)
     done = call.store.commit(files, writer_id, batch_id, query_id, run_id=run_id, rows_may_differ=bool(rows_may_differ))

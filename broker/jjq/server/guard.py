@@ -85,6 +85,12 @@ class Caller:
         if not self.can(action, topic):
             self._refuse(action, topic)
 
+    def may_somewhere(self, action: str) -> None:
+        """Raises Forbidden unless it can with some topic, and Unauthorized."""
+        token = self._known().token(self._hash)
+        if token is not None and not patterns_of(token, action):
+            raise Forbidden(f"token {self.name!r} has no {action} right for any topic")
+
     def _refuse(self, action: str, topic: str | None) -> NoReturn:
         right = "right" if action == ANY else f"{action} right"
         where = f"topic {topic!r}" if topic is not None else f"every topic (the pattern {EVERY_TOPIC!r})"
@@ -117,11 +123,16 @@ class Caller:
         return self._guard
 
 
+def patterns_of(token: Token, action: str) -> tuple[str, ...]:
+    """Of the topics with which a token allows an action; who may admin a topic may read and write it too."""
+    if action == "admin":
+        return token.admin
+    return (*(token.read if action != "write" else ()), *(token.write if action != "read" else ()), *token.admin)
+
+
 def allows(token: Token, action: str, topic: str | None) -> bool:
-    """Whether a token's patterns allow an action; who may admin a topic may read and write it too."""
-    patterns = token.admin
-    if action != "admin":
-        patterns = (*(token.read if action != "write" else ()), *(token.write if action != "read" else ()), *patterns)
+    """Whether a token's patterns allow an action."""
+    patterns = patterns_of(token, action)
     if topic is None:
         return EVERY_TOPIC in patterns
     return any(_matcher(pattern).match(topic) for pattern in patterns)

@@ -39,6 +39,7 @@ from jjq.server.http_records import (
     value_for,
 )
 from jjq.server.http_requests import Parts, Request
+from jjq.server.rights import check_may_write_as
 from jjq.server.settings import ServerSettings
 from jjq.topic import Topic
 from jjq.values import shown, size_of
@@ -250,6 +251,7 @@ async def _push_arrow(request: Request) -> dict[str, Any]:
 
     def push(topic: Topic) -> Positions:
         topic.refresh()
+        check_may_write_as(request.store, request.caller, given["writer_id"])
         check_rows(topic, rows)
         return topic.push_table(
             rows, key=given["key"], partition=given["partition"], timestamp=given["timestamp"],

@@ -15,6 +15,7 @@ from jjq.server.batches import check_rows
 from jjq.server.http_operations import ARROW, JSON, Table, named, query
 from jjq.server.http_pushing import TOPIC, arrow_body
 from jjq.server.http_requests import Request
+from jjq.server.rights import check_may_write_as
 from jjq.server.staged import check_staged
 from jjq.topic import Topic
 
@@ -92,6 +93,7 @@ async def commit_staged(request: Request) -> dict[str, Any]:
     files = _files(request, given.pop("staged"))
 
     def commit() -> dict[str, Any]:
+        check_may_write_as(request.store, request.caller, given.get("writer_id"))
         for each in files:
             _check_topic(request, each)
             check_staged(request.store, each)

@@ -8,6 +8,7 @@ from typing import Any
 from jjq import objects
 from jjq.channel import Channel
 from jjq.deadletter import dead_letter_name
+from jjq.errors import Forbidden
 from jjq.server.guard import NEEDS, Caller
 from jjq.store import Store
 
@@ -24,6 +25,16 @@ def get_channel(
     if isinstance(dead, str) and dead != dead_letter_name(str(topic), str(name), None):
         caller.may(needed, dead)
     return store.channel(topic, name, create=create, **settings)
+
+
+def check_may_write_as(store: Store, caller: Caller, writer_id: Any) -> None:
+    """Raises Forbidden where batches of a writer have gone to topics that the caller may not write to: its owner could commit no
+    batch below one of the caller's."""
+    topics = store.catalog.writer_topics(writer_id) if isinstance(writer_id, str) else ()
+    if not all(caller.can(NEEDS["commit"], each) for each in topics):
+        raise Forbidden(
+            f"writer {writer_id!r} writes to topics that token {caller.name!r} has no write right for; take another writer_id"
+        )
 
 
 def check_may_read_object(store: Store, caller: Caller, digest: str) -> None:

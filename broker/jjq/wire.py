@@ -249,10 +249,15 @@ def pack_error(error: JjqError, store: str) -> dict[str, Any]:
                 details = with_it
         except (TypeError, ValueError, RecursionError):
             continue
-    message = hidden(error.message, store)
-    if len(message) > _MOST_MESSAGE:
-        message = f"{message[:_MOST_MESSAGE]}... ({len(message):,} characters)"
+    message = shortened(hidden(error.message, store))
     return {"code": error.code, "message": message, "details": json.loads(json.dumps(details, default=str))}
+
+
+def shortened(message: str) -> str:
+    """What is told of a message: some have a value that was sent, of any length."""
+    if len(message) <= _MOST_MESSAGE:
+        return message
+    return f"{message[:_MOST_MESSAGE]}... ({len(message):,} characters)"
 
 
 def hidden(value: Any, store: str) -> Any:

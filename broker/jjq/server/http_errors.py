@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jjq.errors import InvalidArgument, JjqError
+from jjq.wire import shortened
 
 # By code, as the two ends know errors by it. What is not here is the request's fault (400) or the broker's (500).
 STATUS = {
@@ -69,7 +70,7 @@ def status_of(error: JjqError) -> int:
 def body_of(error: JjqError, store: Path) -> dict[str, Any]:
     """What a client gets of an error."""
     found: dict[str, Any] = {
-        "code": error.code, "message": without_paths(error.message, store), "retryable": error.retryable,
+        "code": error.code, "message": shortened(without_paths(error.message, store)), "retryable": error.retryable,
     }  # fmt: skip
     details = {name: error.details[name] for name in _SHOWN if error.details.get(name) is not None}
     return found | ({"details": details} if details else {})

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow as pa
 import pytest
 
 from jjq import files
@@ -308,6 +309,13 @@ def test_damage_is_named_without_its_place(front: Front) -> None:
     path.write_bytes(bytes(data))
     assert front.code("GET", "/api/topics/t/records") == (500, "damaged_segment")
     path.write_bytes(whole)
+
+
+def test_an_error_does_not_send_back_what_was_sent(front: Front) -> None:
+    front.store.create_topic("t", schema=pa.schema([("n", pa.int64())]))
+    answer = front.client.post("/api/topics/t/records", json={"value": {"n": "x" * 1_000_000}})
+    assert (answer.status_code, answer.json()["code"]) == (400, "schema_mismatch")
+    assert len(answer.content) < 5000
 
 
 def test_paths_are_taken_out_of_messages() -> None:

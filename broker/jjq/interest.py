@@ -67,9 +67,10 @@ class Interest:
         with files.translated("subscribe in", directory):
             if self.id is None:
                 files.make_dirs(directory)
-                self.id = uuid.uuid4().hex
-                self._fd = files.create(directory / f"{self.id}{LOCK}")
+                chosen = uuid.uuid4().hex
+                self._fd = files.create(directory / f"{chosen}{LOCK}")
                 files.lock(self._fd)
+                self.id = chosen
             note = {"names": sorted(names), "patterns": sorted(patterns)}
             temporary = directory / f"{self.id}.new"
             temporary.write_text(json.dumps(note), encoding="utf-8")

@@ -1,6 +1,7 @@
 """Publish and subscribe: shapes, patterns, topics made later, the death of subscribers, and nothing left behind."""
 
 import contextlib
+import errno
 import multiprocessing
 import os
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import jjq
-from jjq import ephemeral, wake
+from jjq import ephemeral, files, wake
 from jjq.interest import Interest, glob, registry
 from jjq.pubsub import PubSub
 
@@ -401,3 +402,19 @@ def test_who_comes_too_late_to_hold_a_topic_leaves_nothing(store: jjq.Store) -> 
         ephemeral.Holder(store, topic)
     assert not ephemeral.holders_dir(store, topic.id).exists()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_who_subscribes_again_after_a_full_disk_is_counted(store: jjq.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lock, which says that it lives, is made at the second try."""
+
+    def full(path: Path) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    with store.pubsub(ignore_subscribe_messages=True) as subscription:
+        with monkeypatch.context() as patched:
+            patched.setattr(files, "create", full)
+            with pytest.raises(jjq.StoreError):
+                subscription.subscribe("news")
+        subscription.subscribe("news")
+        assert store.publish("news", b"x") == 1
+        assert [each["data"] for each in drain(subscription)] == [b"x"]

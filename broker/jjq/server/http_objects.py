@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import tempfile
@@ -158,19 +159,28 @@ class _Part:
         self._status = status
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        leaves = asyncio.ensure_future(self._request.disconnected())  # what is sent to who is gone raises nothing
+        try:
+            with contextlib.closing(self._file) as file:
+                await self._send(file, scope, send, leaves)
+        finally:
+            leaves.cancel()
+
+    async def _send(self, file: IO[bytes], scope: Scope, send: Send, leaves: asyncio.Future[None]) -> None:
         run = self._request.run
-        with contextlib.closing(self._file) as file:
-            await send({"type": "http.response.start", "status": self._status, "headers": self._headers})
-            await run(file.seek, self._start)
-            left = 0 if scope["method"] == "HEAD" else self._end - self._start
-            while left > 0:
-                self._request.allow("read", self._request.arguments["topic"])  # it may have been taken back since
-                piece = await run(file.read, min(left, _PIECE_BYTES))
-                if not piece:
-                    raise InvalidArgument("the object became shorter while it was being sent")
-                left -= len(piece)
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
+        await send({"type": "http.response.start", "status": self._status, "headers": self._headers})
+        await run(file.seek, self._start)
+        left = 0 if scope["method"] == "HEAD" else self._end - self._start
+        while left > 0:
+            self._request.allow("read", self._request.arguments["topic"])  # it may have been taken back since
+            piece = await run(file.read, min(left, _PIECE_BYTES))
+            if leaves.done():
+                return
+            if not piece:
+                raise InvalidArgument("the object became shorter while it was being sent")
+            left -= len(piece)
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
 
 
 @table.operation(

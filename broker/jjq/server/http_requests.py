@@ -258,14 +258,15 @@ class Request:
     async def gone(self) -> None:
         """Returns when the client has gone away, or the broker stops."""
         stops = asyncio.ensure_future(self.parts.stopping.wait())
-        leaves = asyncio.ensure_future(self._disconnected())
+        leaves = asyncio.ensure_future(self.disconnected())
         try:
             await asyncio.wait((stops, leaves), return_when=asyncio.FIRST_COMPLETED)
         finally:
             stops.cancel()
             leaves.cancel()
 
-    async def _disconnected(self) -> None:
+    async def disconnected(self) -> None:
+        """Returns when the client has gone away. For one that has no body, or whose body was taken."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
 

@@ -1,11 +1,14 @@
 """Big objects over HTTP: kept, got whole and in parts, refused."""
 
 import hashlib
+import itertools
 import os
 
 import pyarrow as pa
 import pytest
 
+from jjq.server import http_objects
+from jjq.server.http_requests import Request
 from tests.fronts import Front, Fronting
 
 BODY = os.urandom(300_000)
@@ -84,3 +87,21 @@ def test_what_is_no_object_and_what_is_too_large_are_refused(serve: Fronting) ->
     assert front.code("POST", "/api/topics/t/objects", content=in_pieces) == (413, "request_too_large")
     assert topic.offsets()[0].end == 1
     assert front.store.list_objects() == []
+
+
+def test_an_object_is_read_no_further_when_its_client_has_gone(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_objects, "_PIECE_BYTES", 1024)
+    front.store.create_topic("t").push_file(bytes(64 << 20))
+    pieces = itertools.count()
+    allow = Request.allow
+
+    def counted(request: Request, action: str, topic: str | None) -> None:
+        next(pieces)
+        allow(request, action, topic)
+
+    monkeypatch.setattr(Request, "allow", counted)
+    with front.client.stream("GET", "/api/topics/t/partitions/0/records/0/object") as answer:
+        next(answer.iter_raw())
+    while front.http._parts.counters.running["read_object"]:
+        front.client.get("/readyz")
+    assert next(pieces) < 32 << 10  # of 64 Ki

@@ -27,7 +27,7 @@ async def look_until(
     """What `look` finds, as soon as that is something and at the latest after `timeout` seconds.
 
     `look` runs in a thread and is never cut short, so what it has taken is not lost. It looks again when a file of the
-    topic (or the bell of a channel) is written, when the client has gone, and when the broker stops.
+    topic (or the bell of a channel) is written; when the client has gone, or the broker stops, it takes nothing more.
     """
     found = await request.run(look)
     if found or timeout <= 0:
@@ -64,6 +64,8 @@ async def found_in(
                 return found
             pause = min(longest(), _LONGEST_S if listener.told else _UNTOLD_S, left)
             await listener.sleep_async(armed, pause)
+            if over.done():
+                return found
             armed = await request.run(listener.arm)
     finally:
         over.cancel()

@@ -39,16 +39,16 @@ def stats(store: Store, topic: str | None = None) -> dict[str, Any]:
         "store": {
             "path": str(store.path), "id": store.id, "disk_free_bytes": shutil.disk_usage(store.path).free,
         },
-        "topics": _all(chosen, lambda each: _topic(store, each)),
-        "subscribers": _all(store.subscribers(topic), _subscriber),
-        "channels": _all(store.channels(topic), _channel),
+        "topics": those_there(chosen, lambda each: _topic(store, each)),
+        "subscribers": those_there(store.subscribers(topic), _subscriber),
+        "channels": those_there(store.channels(topic), _channel),
         "subscriptions": listening,
         "hot": store.hot.stats(),
         "maintenance": last_turn(store),
     }  # fmt: skip
 
 
-def _all(each: Iterable[Thing], describe: Callable[[Thing], dict[str, Any]]) -> list[dict[str, Any]]:
+def those_there(each: Iterable[Thing], describe: Callable[[Thing], dict[str, Any]]) -> list[dict[str, Any]]:
     """But for what is deleted while it is looked at."""
     found = []
     for one in each:

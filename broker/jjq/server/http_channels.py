@@ -23,6 +23,7 @@ from jjq.server.http_records import RECORD, START, instant, record_json, start_i
 from jjq.server.http_requests import Request
 from jjq.server.rights import get_channel
 from jjq.server.waiting import look_until
+from jjq.stats import those_there
 from jjq.store import Store
 
 table = Table("Channels")
@@ -173,7 +174,7 @@ def _open(request: Request) -> Channel:
 async def list_channels(request: Request) -> dict[str, Any]:
     def listed() -> list[dict[str, Any]]:
         found = request.store.channels(request.arguments["topic"])
-        return [_described(each) for each in found if request.can_read(each.topic.name)]
+        return those_there((each for each in found if request.can_read(each.topic.name)), _described)
 
     topic = request.arguments["topic"]
     if topic is not None:

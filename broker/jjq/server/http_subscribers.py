@@ -18,6 +18,7 @@ from jjq.server.http_requests import Json, Request
 from jjq.server.waiting import look_until
 from jjq.subscriber import Subscriber
 from jjq.values import size_of
+from jjq.stats import those_there
 
 table = Table("Subscribers")
 
@@ -79,7 +80,7 @@ def _find(request: Request, action: str) -> Subscriber:
 async def list_subscribers(request: Request) -> dict[str, Any]:
     def listed() -> list[dict[str, Any]]:
         found = request.store.subscribers(request.arguments["topic"])
-        return [_described(each) for each in found if request.can_read(each.topic.name)]
+        return those_there((each for each in found if request.can_read(each.topic.name)), _described)
 
     topic = request.arguments["topic"]
     if topic is not None:

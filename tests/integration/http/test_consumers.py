@@ -2,9 +2,11 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
+from jjq.server import http_channels, http_subscribers
 from tests.fronts import Front
 
 
@@ -141,3 +143,24 @@ def test_a_channel_made_again_under_its_name_is_another(front: Front) -> None:
         front.json("PUT", path, json={})
         assert len(front.json("POST", f"{path}/receive")["deliveries"]) == 1
         front.json("DELETE", path, status=204)
+
+
+@pytest.mark.parametrize("kind", ["subscribers", "channels"])
+def test_lists_leave_out_what_is_deleted_while_they_are_made(
+    front: Front, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    front.store.create_topic("t")
+    for name in ("a", "b"):
+        front.store.create_subscriber("t", name).close()
+        front.store.channel("t", name, create=True).close()
+    module = {"subscribers": http_subscribers, "channels": http_channels}[kind]
+    describe = module._described
+
+    def last(each: Any) -> dict[str, Any]:
+        if each.name == "a":
+            front.store.delete_subscriber("b")
+            front.store.delete_channel("t", "b")
+        return describe(each)
+
+    monkeypatch.setattr(module, "_described", last)
+    assert [each["name"] for each in front.json("GET", f"/api/{kind}")[kind]] == ["a"]

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from jjq.errors import DamagedSegment, DataLoss, JjqError, StoreError
 from jjq.model import PartitionOffsets, Record, Slice
-from jjq.records import to_records
+from jjq.records import METADATA, to_records
 from jjq.topic import Topic
 from jjq.wake import wait_for
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from jjq.hot import Near
     from jjq.store import Store
 
-_METADATA = ("_partition", "_offset", "_timestamp", "_key", "_headers")
 _BUDGET_BYTES = 8 << 20  # what all partitions together may hold
 _WINDOW_BYTES = (64 << 10, 1 << 20)  # and each of them, at least and at most
 _FIRST_ROWS = 1024
@@ -310,7 +309,7 @@ class Feed:
                 return True
         user = self._topic.select(self._columns)
         if window.checked:
-            live = reader.live.tail(partition, window.position, window.rows, user, _METADATA, self._bytes)
+            live = reader.live.tail(partition, window.position, window.rows, user, METADATA, self._bytes)
             if live is not None:
                 self._stay(window)
                 return self._take_in(window, live)
@@ -328,7 +327,7 @@ class Feed:
         ):
             self._topic.refresh()
             user = self._topic.select(self._columns)
-        batch = next(reader.read(slices, user, _METADATA, self._bytes, keeper=self._near), None)
+        batch = next(reader.read(slices, user, METADATA, self._bytes, keeper=self._near), None)
         if batch is None:
             return False
         self._take_in(window, batch)

@@ -11,11 +11,10 @@ from jjq.catalog.leases import Lease, Offer, Place
 from jjq.deferral import deferred_rows
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Record, Slice
-from jjq.records import to_records
+from jjq.records import METADATA, to_records
 from jjq.schema import RAW, integers
 from jjq.topic import Topic
 
-METADATA = ("_partition", "_offset", "_timestamp", "_key", "_headers")
 _FIRST_ROWS = 1024
 _MOST_ROWS = 64 << 10
 _GAP = 256  # offsets nearer than this are read at once: a read costs as much as some hundred rows

@@ -15,6 +15,7 @@ from jjq.log.requests import TEMPLATE_ROWS, Append
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Commit, PositionRange, Positions, StagedFile
 from jjq.schema import (
+    PLAIN,
     SYSTEM_FIELDS,
     check_headers,
     decoded_size,
@@ -22,7 +23,7 @@ from jjq.schema import (
     headers_size,
     longest,
     null_headers,
-    physical,
+    pushed,
     rows_to_table,
     to_bytes,
     to_table,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from jjq.topic import Headers, Timestamp, Topic
 
 _MOST_BYTES = (1 << 31) - (1 << 20)  # of a message: Arrow's offsets have 32 bits
-_PLAIN = pa.schema(list(physical(None))[1:])  # what is pushed to a topic without a schema, but its timestamps
 
 
 def push_many(
@@ -192,7 +192,7 @@ def _plain_batch(values: Sequence[Any], keys: Sequence[bytes | None], limit: int
     if size > limit and sum(map(longest, built)) > limit:
         return None
     names = pa.nulls(rows, pa.binary()) if names is None else names
-    return pa.RecordBatch.from_arrays([names, null_headers(rows), column], schema=_PLAIN), size
+    return pa.RecordBatch.from_arrays([names, null_headers(rows), column], schema=PLAIN), size
 
 
 def request(
@@ -232,7 +232,7 @@ def request(
             null_headers(len(values)) if headers is None else headers_array(headers),
             *(column.combine_chunks() for column in table.columns),
         ],
-        schema=pa.schema([*SYSTEM_FIELDS[1:], *table.schema]),
+        schema=pushed(table.schema),
     )
     topic.check_records([each for each in batch.columns if each.null_count < len(values)], limit)
     return Append(topic.schema_version, batch=batch, stamps=stamps, size=batch.nbytes + 400)

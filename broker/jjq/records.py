@@ -11,13 +11,16 @@ import pyarrow as pa
 
 from jjq.model import Record
 
+# What records are made of beside the topic's own columns, which stand before these.
+METADATA = ("_partition", "_offset", "_timestamp", "_key", "_headers")
+
 # What a NamedTuple's own constructor does, from an iterable and without a Python frame: a fifth of the time of a dataclass.
 _record: Callable[[Iterable[Any]], Record] = functools.partial(tuple.__new__, Record)
 
 
 def to_records(topic: str, batch: pa.RecordBatch, raw: bool) -> list[Record]:
-    """A batch whose last columns are partition, offset, timestamp, key and headers, as Records."""
-    own = batch.num_columns - 5
+    """A batch of the topic's columns and METADATA, as Records."""
+    own = batch.num_columns - len(METADATA)
     partition, offset, stamps, key, headers = batch.columns[own:]
     values = batch.column(0).to_pylist() if raw else batch.select(list(range(own))).to_pylist()
     all_headers: Iterable[Any] = itertools.repeat(None)

@@ -42,6 +42,14 @@ def physical(user: pa.Schema | None) -> pa.Schema:
     return pa.schema([*SYSTEM_FIELDS, *(RAW if user is None else user)])
 
 
+def pushed(user: pa.Schema) -> pa.Schema:
+    """The columns of what is pushed: those of the files, but for the timestamp."""
+    return pa.schema([*SYSTEM_FIELDS[1:], *user])
+
+
+PLAIN = pushed(RAW)
+
+
 def check_schema(schema: object) -> pa.Schema:
     """The schema as the files will have it; raises SchemaMismatch for what Spark could not read.
 

@@ -35,7 +35,7 @@ from jjq.model import (
     Slice,
     make_position,
 )
-from jjq.records import to_records
+from jjq.records import METADATA, to_records
 from jjq.schema import (
     METADATA_TYPES,
     RAW,
@@ -436,9 +436,8 @@ class Topic:
 
     def records(self, slices: Sequence[Slice]) -> Iterator[Record]:
         """The rows of slices as single records, for people and consumers that take them one by one."""
-        metadata = ("_partition", "_offset", "_timestamp", "_key", "_headers")
         user = RAW if self.schema is None else self.schema
-        for batch in self.reader.read(slices, user, metadata, BATCH_BYTES):
+        for batch in self.reader.read(slices, user, METADATA, BATCH_BYTES):
             yield from to_records(self.name, batch, self.schema is None)
 
     # --- what there is -----------------------------------------------------------------------------------------------

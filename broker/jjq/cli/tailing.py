@@ -23,11 +23,10 @@ from jjq.cli.arguments import (
 from jjq.cli.exits import OK
 from jjq.cli.records import add_output, writer_for
 from jjq.model import Record
-from jjq.records import to_records
+from jjq.records import METADATA, to_records
 from jjq.skipping import ON_DATA_LOSS, plan_past, read_past, resolve_past
 
 _LAST = 10
-_METADATA = ("_partition", "_offset", "_timestamp", "_key", "_headers")
 _CHUNK = 1000
 
 
@@ -110,7 +109,7 @@ def _chunks(
 def _read(
     store: jjq.Store, topic: jjq.Topic, columns: list[str] | None, partition: int, start: int, end: int, on_data_loss: str
 ) -> Iterator[Record]:  # fmt: skip
-    read = functools.partial(store.read_slices, columns=columns, metadata=_METADATA)
+    read = functools.partial(store.read_slices, columns=columns, metadata=METADATA)
     if on_data_loss == "error":
         batches = read(topic.plan(partition, start, end))
     else:

@@ -14,11 +14,10 @@ from pyarrow import flight
 from jjq import wire
 from jjq.client.connection import Connection, never_end
 from jjq.log.requests import Append, MorePartitions
-from jjq.schema import HEADERS, RAW, SYSTEM_FIELDS, headers_array, null_headers
+from jjq.schema import HEADERS, PLAIN, headers_array, null_headers
 
 # An open stream keeps a thread of the broker. To open one takes about as long as to append.
 _IDLE_S = 1.0
-_PLAIN = pa.schema([*SYSTEM_FIELDS[1:], *RAW])
 _NO_KEY, _NO_HEADERS = pa.nulls(1, pa.binary()), null_headers(1)
 
 Key = tuple[str, int]  # of a topic its id, and the version of the schema
@@ -95,15 +94,13 @@ class Streams:
             def act(client: flight.FlightClient, repeated: bool) -> dict[str, Any]:
                 if not repeated:
                     one = wire.OneValue(partition, among, number.id, number.done, value)
-                    return self._send(client, key, _PLAIN, None, one.pack())
+                    return self._send(client, key, PLAIN, None, one.pack())
                 about = {
                     "partition": partition, "among": among, "since": since, "broker": broker, "id": number.id,
                     "done": number.done, "again": True,
                 }  # fmt: skip
-                batch = pa.RecordBatch.from_arrays(
-                    [_NO_KEY, _NO_HEADERS, pa.array([value], pa.binary())], schema=_PLAIN
-                )
-                return self._send(client, key, _PLAIN, batch, wire.encode(about))
+                batch = pa.RecordBatch.from_arrays([_NO_KEY, _NO_HEADERS, pa.array([value], pa.binary())], schema=PLAIN)
+                return self._send(client, key, PLAIN, batch, wire.encode(about))
 
             return self._told(key[0], partition, self._connection.persist(act, safe=False))
 
@@ -194,4 +191,4 @@ def _batch(request: Append) -> pa.RecordBatch:
     rows = request.rows
     keys = pa.nulls(rows, pa.binary()) if request.keys.count(None) == rows else pa.array(request.keys, pa.binary())
     headers = null_headers(rows) if request.headers is None else headers_array(request.headers).cast(HEADERS)
-    return pa.RecordBatch.from_arrays([keys, headers, pa.array(request.values, pa.binary())], schema=_PLAIN)
+    return pa.RecordBatch.from_arrays([keys, headers, pa.array(request.values, pa.binary())], schema=PLAIN)

@@ -21,7 +21,7 @@ from jjq.log.bounds import Bounds, Test
 from jjq.log.projection import output_schema
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import PartitionOffsets, Position, Record, SegmentInfo, Slice
-from jjq.records import to_records
+from jjq.records import METADATA, to_records
 from jjq.schema import RAW
 from jjq.topic import Headers, Timestamp, Topic
 from jjq.values import MOST, each_of, whole
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from jjq.client.store import RemoteStore
 
 _PLANNED_AT_ONCE = 100  # partitions: a long backlog of each may be thousands of slices
-_READ_METADATA = ("_partition", "_offset", "_timestamp", "_key", "_headers")
 
 
 class RemoteTopic(Topic):
@@ -121,8 +120,8 @@ class RemoteTopic(Topic):
 
     def records(self, slices: Sequence[Slice]) -> Iterator[Record]:
         user = RAW if self.schema is None else self.schema
-        ticket = Ticket(self.id, wire.ranges_of(slices), user, _READ_METADATA, BATCH_BYTES)
-        for batch in read_ticket(self._store.connection, ticket, output_schema(user, _READ_METADATA)):
+        ticket = Ticket(self.id, wire.ranges_of(slices), user, METADATA, BATCH_BYTES)
+        for batch in read_ticket(self._store.connection, ticket, output_schema(user, METADATA)):
             yield from to_records(self.name, batch, self.schema is None)
 
     # --- what there is -----------------------------------------------------------------------------------------------

@@ -9,11 +9,10 @@ import pyarrow as pa
 from jjq import pushing
 from jjq.errors import InvalidArgument
 from jjq.log.requests import Append, MorePartitions
-from jjq.schema import RAW, SYSTEM_FIELDS, cast, conform, header_column, longest_headers, physical
+from jjq.schema import PLAIN, RAW, cast, conform, header_column, longest_headers, pushed
 from jjq.topic import Topic
 
 _SINGLES = 256  # of so many values a message is made by a template, several times as fast as by pyarrow
-_PLAIN = physical(None).remove(0)
 
 
 def append(
@@ -69,7 +68,7 @@ def _plain(
 
 
 def _request(topic: Topic, batch: pa.RecordBatch, stamps: Sequence[int] | None, limit: int) -> Append:
-    if topic.schema is None and batch.num_rows <= _SINGLES and batch.schema.equals(_PLAIN):
+    if topic.schema is None and batch.num_rows <= _SINGLES and batch.schema.equals(PLAIN):
         keys, headers, values = batch.columns
         if headers.null_count == len(headers):
             return _plain(topic, keys.to_pylist(), values.to_pylist(), stamps, limit)
@@ -83,6 +82,6 @@ def _request(topic: Topic, batch: pa.RecordBatch, stamps: Sequence[int] | None, 
         topic.check_size(longest_headers(headers), limit, "the headers of a record")
     body = pa.RecordBatch.from_arrays(
         [keys, headers, *(each.combine_chunks() for each in user.columns)],
-        schema=pa.schema([*SYSTEM_FIELDS[1:], *user.schema]),
+        schema=pushed(user.schema),
     )
     return Append(topic.schema_version, batch=body, stamps=topic.stamps(stamps, body.num_rows), size=body.nbytes + 400)

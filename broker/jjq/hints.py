@@ -12,9 +12,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _SOME = 5  # names that are told of many
-_COMPARED = (
-    500  # at some 40 µs each: who asks for a topic that is not there, also to make it, is not to wait for seconds
-)
+# At some 40 µs each: who asks for a topic that is not there, also to make it, is not to wait for seconds.
+_COMPARED = 500
 
 # What Kafka, NSQ, Redis, Delta and Unix call it, and what it may be here: the first that is there is meant, with `|` between two
 # that may both be. Names are compared without capitals, dashes, dots and underscores.

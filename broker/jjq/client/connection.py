@@ -344,9 +344,8 @@ def answer_to(
     except (flight.FlightError, pa.ArrowException, OSError):
         writer.close()  # which says what it was, where that is known
         raise
-    except (
-        Exception
-    ):  # of who has what is sent: the broker is not to wait for more of it as long as somebody keeps this error
+    except Exception:
+        # Of who has what is sent: the broker is not to wait for more of it as long as somebody keeps this error.
         with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError):
             writer.close()
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import threading
@@ -412,3 +413,96 @@ def test_a_broker_that_stops_tells_who_waits_and_cuts_off_who_says_nothing(front
     assert states == ["connected", "reconnecting", "closed"]
     with pytest.raises(flight.FlightError):
         writer.close()
+
+
+def test_a_broker_that_cuts_off_clients_keeps_no_file_of_the_store_open(tmp_path: Path) -> None:
+    """Or its locks would be held for as long as this process lives."""
+    made = Front(tmp_path / "store")
+    made.store.create_topic("t")
+    table = pa.table({"value": [b"a"]})
+    writer, reader = made.client.do_put(flight.FlightDescriptor.for_path("t"), table.schema)
+    writer.write_table(table)
+    assert reader.read() is not None  # and now it says nothing
+    made.front.stop(0.1)
+    made.store.close()
+    with pytest.raises(flight.FlightError):
+        writer.close()
+    made.client.close()
+    opened = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            opened.append(os.readlink(f"/proc/self/fd/{number}"))
+    assert [each for each in opened if each.startswith(str(tmp_path))] == []
+
+
+# --- what is asked of a topic ----------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_may_not_be_read_any_more_is_not_followed_on_by_the_name_of_another(tmp_path: Path) -> None:
+    made = Front(tmp_path / "store")
+    tokens = TokenFile(tmp_path / "store" / "tokens.json")
+    try:
+        mine, other = made.store.create_topic("mine"), made.store.create_topic("other")
+        mine.push(b"a")
+        secret, _ = tokens.create("reader", read=("mine", "other"))
+        body = {"session": "a session", "args": {"handle": 1, "topic_id": mine.id, "places": [[0, 0, 0]]}}
+        assert len(made.act("follow", body, secret)["records"]) == 1
+        mine.push(b"b")
+        tokens.revoke("reader")
+        secret, _ = tokens.create("reader", read=("other",))
+        body["args"] = {"handle": 1, "topic_id": other.id, "places": [[0, 0, 0]]}
+        with pytest.raises(flight.FlightUnauthorizedError, match="no read right for topic 'mine'"):
+            made.act("follow", body, secret)
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [("wide", pa.binary(1 << 20))],
+        [("value", pa.binary(1 << 20))],
+        [("value", pa.binary()), ("value", pa.binary())],
+    ],
+    ids=["of no file", "of another type", "twice"],
+)
+def test_a_ticket_has_columns_of_its_topic(front: Front, columns: list[Any]) -> None:
+    """What no file has is made of nulls, and a ticket is a client's own word: a few bytes of it would be any number in memory."""
+    topic = front.store.create_topic("t")
+    topic.push_many([b"v"] * 1000)
+    made = wire.Ticket(topic.id, (wire.Range(0, 0, 1000, 0),), pa.schema(columns), (), 1000)
+    with pytest.raises(flight.FlightServerError, match="get a ticket with GetFlightInfo") as caught:
+        front.client.do_get(flight.Ticket(made.pack())).read_all()
+    assert code_of(caught.value) == "schema_mismatch"
+
+
+def test_a_ticket_may_have_a_column_that_was_added_a_moment_ago(front: Front) -> None:
+    topic = front.store.create_topic("t", schema=pa.schema([("a", pa.int64())]))
+    topic.push({"a": 1})
+    front.act("describe", {"topic_id": topic.id})  # the broker knows it as it is now
+    with jjq.open(front.directory) as elsewhere:
+        elsewhere.alter_topic("t", add_columns=pa.schema([("b", pa.string())]))
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
+    made = wire.Ticket(topic.id, (wire.Range(0, 0, 1, 0),), schema, (), 1000)
+    assert front.client.do_get(flight.Ticket(made.pack())).read_all().to_pylist() == [{"a": 1, "b": None}]
+
+
+def test_an_answer_has_only_so_many_bytes_of_records(front: Front) -> None:
+    """It is in memory whole, here and at the client, and gRPC takes up to 2 GiB."""
+    topic = front.store.create_topic("t", sync="none")
+    for _ in range(4):
+        topic.push_many([bytes(1 << 20)] * 10)
+    with jjq.connect(f"jjq://127.0.0.1:{front.port}") as store:
+        subscriber = store.create_subscriber("t", "s")
+        polls = []
+        while records := subscriber.poll(500):
+            polls.append([each.offset for each in records])
+        assert [offset for each in polls for offset in each] == list(range(40))
+        assert max(map(len, polls)) <= 16
+        followed: list[int] = []
+        for some in store.follow(store.topic("t"), {0: (0, 0)}):
+            assert len(some) <= 16
+            followed += [each.offset for each in some]
+            if len(followed) == 40:
+                break
+        assert followed == list(range(40))

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import socket
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -109,11 +110,14 @@ def _cut_off(port: int) -> None:
     """Ends the connections to a port of this process. pyarrow's server has no way to do that, and this process could not even
     end while one is open."""
     with contextlib.suppress(FileNotFoundError):  # no procfs
-        for name in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as found:
-                if found.family in (socket.AF_INET, socket.AF_INET6) and found.getsockname()[1] == port:
-                    found.getpeername()  # raises for the one that listens
-                    found.shutdown(socket.SHUT_RDWR)
+        for number in map(int, os.listdir("/proc/self/fd")):
+            with contextlib.suppress(OSError):
+                if not stat.S_ISSOCK(os.fstat(number).st_mode):
+                    continue
+                with socket.socket(fileno=os.dup(number)) as found:
+                    if found.family in (socket.AF_INET, socket.AF_INET6) and found.getsockname()[1] == port:
+                        found.getpeername()  # raises for the one that listens
+                        found.shutdown(socket.SHUT_RDWR)
 
 
 class _TokenOf(flight.ServerMiddleware):  # type: ignore[misc] # pyarrow has no types

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from jjq.errors import DataLoss
+from jjq.errors import DataLoss, JjqError
 from jjq.feed import Feed, beginnings, watched
 from jjq.model import Record, Slice
-from jjq.records import to_records
+from jjq.records import METADATA, to_records
 from jjq.schema import RAW
 from jjq.store import Store
 from jjq.topic import Topic
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_METADATA = ("_partition", "_offset", "_timestamp", "_key", "_headers")
 _ROWS = 1024  # of one piece
 _BYTES = 1 << 20
 _TAKE_ROWS = 64
@@ -233,6 +232,9 @@ class TopicFeed:
             self._found += self._encoded(records)
             self._found.append(Chunk(loss.partition, loss.asked, loss.earliest, [], [], [], loss.earliest))
             return True
+        except JjqError:
+            if not records:
+                raise  # else the next look meets it
         self._found += self._encoded(records)
         return bool(self._found)
 
@@ -277,11 +279,16 @@ class TopicFeed:
             known = self._pieces[key] = asyncio.ensure_future(reading)
             while len(self._pieces) > _KEPT_PIECES:
                 self._pieces.popitem(last=False)
-        chunk = await asyncio.shield(known)
-        if chunk.size > _BYTES:
-            self._pieces.pop(key, None)
-        if chunk.start <= start < chunk.end:
-            return chunk
+        try:
+            chunk = await asyncio.shield(known)
+        except JjqError:
+            if start == block * _ROWS:
+                raise  # else it may be of what lies before
+        else:
+            if chunk.size > _BYTES:
+                self._pieces.pop(key, None)
+            if chunk.start <= start < chunk.end:
+                return chunk
         return await self._run_call(self._read, partition, start, min(end, (block + 1) * _ROWS))
 
     def _read(self, partition: int, start: int, end: int) -> Chunk:
@@ -291,7 +298,13 @@ class TopicFeed:
         if first >= end:
             return Chunk(partition, start, first, [], [], [], first)
         slices, stop = _cut(self.topic.plan(partition, max(start, first), end, skip_lost=True), end)
-        records = list(self.topic.records(slices))
+        records: list[Record] = []
+        try:
+            records.extend(self.topic.records(slices))
+        except JjqError:  # what came before it is in the list
+            if not records:
+                raise
+            stop = records[-1].offset + 1  # what is whole goes out; who reads on meets it
         return self._chunk(partition, start, stop, records, first)
 
     def _scan(self, partition: int, start: int, end: int, keep: Keep) -> Chunk:
@@ -305,18 +318,30 @@ class TopicFeed:
         slices = topic.plan(partition, max(start, first), end, skip_lost=True)
         user = RAW if topic.schema is None else topic.schema
         spans: list[tuple[int, int]] = []
-        for batch in reader.read(slices, pa.schema([user.field(keep.column)]), ("_offset",), _BYTES):
-            _add_spans(spans, batch.column(1).filter(keep.mask(batch.column(0))).to_pylist())
+        seen = start
+        try:
+            for batch in reader.read(slices, pa.schema([user.field(keep.column)]), ("_offset",), _BYTES):
+                _add_spans(spans, batch.column(1).filter(keep.mask(batch.column(0))).to_pylist())
+                seen = batch.column(1)[-1].as_py() + 1
+        except JjqError:
+            if seen == start:
+                raise
+            end = seen
         wanted = [part for each in slices for part in _parts(each, spans)]
         records: list[Record] = []
         size = 0
-        for batch in reader.read(wanted, user, _METADATA, _BYTES):
-            found = batch.filter(keep.mask(batch.column(user.get_field_index(keep.column))))
-            records += to_records(topic.name, found, topic.schema is None)
-            size += found.nbytes
-            if size > _BYTES and records:
-                end = batch.column(len(user) + 1)[-1].as_py() + 1
-                break
+        try:
+            for batch in reader.read(wanted, user, METADATA, _BYTES):
+                found = batch.filter(keep.mask(batch.column(user.get_field_index(keep.column))))
+                records += to_records(topic.name, found, topic.schema is None)
+                size += found.nbytes
+                if size > _BYTES and records:
+                    end = batch.column(len(user) + 1)[-1].as_py() + 1
+                    break
+        except JjqError:
+            if not records:
+                raise
+            end = records[-1].offset + 1
         return self._chunk(partition, start, end, records, first)
 
     async def _run_call(self, call: Callable[..., Result], *arguments: Any) -> Result:

@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from starlette.responses import Response, StreamingResponse
 
-from jjq.errors import DataLoss
+from jjq.errors import JjqError
 from jjq.feed import Feed, beginnings
 from jjq.model import Record
-from jjq.records import to_records
+from jjq.records import METADATA, to_records
 from jjq.schema import RAW
+from jjq.server.answers import ANSWER_BYTES, taken
 from jjq.server.feeds import positions_text
 from jjq.server.http_errors import RequestError
 from jjq.server.http_operations import ARROW, BYTES, EVENTS, JSON, Table, header, path, query
@@ -31,10 +32,7 @@ from jjq.values import size_of
 
 table = Table("Records")
 
-_METADATA = ("_partition", "_offset", "_timestamp", "_key", "_headers")
 _MOST = 10_000
-PAGE_BYTES = 8 << 20
-_TAKE = 64
 _SEARCH_S = 2.0  # then what was found so far is answered, with where to go on
 _SEARCH_ROWS = 16 << 10
 _BATCH_BYTES = 1 << 20
@@ -84,7 +82,7 @@ async def read_records(request: Request) -> Any:
     if only_arrow:
         raise RequestError(f"{only_arrow[0]} is for Arrow streams: ask for them with Accept: {ARROW}")
     feed = await request.run(_feed, topic, given["start"] or "earliest", given["partition"])
-    look = functools.partial(taken_from, feed, given["max"] or 100)
+    look = functools.partial(taken, feed.take_many, given["max"] or 100)
     records = await look_until(request, topic, look, given["timeout"] or 0.0)
     positions = {partition: offset for partition, (offset, _) in feed.places().items()}
     return await request.answer({"records": list(map(record_json, records)), "next": positions_text(positions)})
@@ -103,24 +101,6 @@ def _feed(topic: Topic, start: str, partition: int | None) -> Feed:
     return Feed(topic, places, places_now=functools.partial(beginnings, topic) if partition is None else None)
 
 
-def taken_from(feed: Feed, most: int) -> list[Record]:
-    """The next records of a feed, as many as an answer may have."""
-    records: list[Record] = []
-    size = 0
-    while len(records) < most and size < PAGE_BYTES:
-        try:
-            more = feed.take_many(min(_TAKE, most - len(records)))
-        except DataLoss:
-            if records:
-                break  # the next request meets it
-            raise
-        if not more:
-            break
-        records += more
-        size += sum(size_of(each.value) for each in more)
-    return records
-
-
 @table.operation(
     "GET", "/api/topics/{topic}/partitions/{partition}/records/{offset}", "read",
     "One record. Asked for application/octet-stream (Accept), its value alone as it is.",
@@ -132,7 +112,7 @@ async def read_record(request: Request) -> Any:
     topic = await request.run(request.store.topic, given["topic"])
     record = await request.run(one_record, topic, given["partition"], given["offset"])
     if not request.accepts(BYTES):
-        return record_json(record)
+        return await request.answer(record_json(record))
     if isinstance(record.value, dict):
         raise RequestError("a record of a topic with a schema has columns, not one value; ask for JSON")
     return Response(record.value or b"", media_type=BYTES, headers={"content-disposition": "attachment"})
@@ -187,16 +167,21 @@ def _search(
     for each in sorted(positions):
         while positions[each] < ends[each]:
             stop = min(ends[each], positions[each] + _SEARCH_ROWS)
-            slices = topic.plan(each, positions[each], stop, skip_lost=True)
             user = RAW if topic.schema is None else topic.schema
-            for batch in topic.reader.read(slices, user, _METADATA, _BATCH_BYTES):
-                rows = batch.filter(_contains(batch, text))
-                for record in to_records(topic.name, rows, topic.schema is None):
-                    found.append(record)
-                    size += size_of(record.value)
-                    if len(found) >= most or size > PAGE_BYTES:
+            try:
+                slices = topic.plan(each, positions[each], stop, skip_lost=True)
+                for batch in topic.reader.read(slices, user, METADATA, _BATCH_BYTES):
+                    rows = batch.filter(_contains(batch, text))
+                    for record in to_records(topic.name, rows, topic.schema is None):
+                        found.append(record)
+                        size += size_of(record)
                         positions[each] = record.offset + 1
-                        return found, positions, False
+                        if len(found) >= most or size > ANSWER_BYTES:
+                            return found, positions, False
+            except JjqError:
+                if not found:
+                    raise
+                return found, positions, False  # the next request meets it
             positions[each] = stop
             if time.monotonic() > until:
                 return found, positions, all(positions[p] >= ends[p] for p in positions)
@@ -205,8 +190,8 @@ def _search(
 
 def _contains(batch: pa.RecordBatch, text: str) -> pa.Array:
     """Which rows have the text in their key or in a plain column."""
-    own = batch.num_columns - len(_METADATA)
-    columns = [*batch.columns[:own], batch.column(own + _METADATA.index("_key"))]
+    own = batch.num_columns - len(METADATA)
+    columns = [*batch.columns[:own], batch.column(own + METADATA.index("_key"))]
     mask = pa.array([False] * batch.num_rows)
     for column in columns:
         kind = column.type

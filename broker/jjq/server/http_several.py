@@ -19,10 +19,11 @@ from jjq.errors import DataLoss, JjqError, OffsetOutOfRange, TopicDeleted
 from jjq.feed import Feed, beginnings, watched
 from jjq.interest import Interest, check_pattern, glob
 from jjq.model import Record, TopicOffsets, check_name
+from jjq.server.answers import ANSWER_BYTES, taken
 from jjq.server.feeds import Chunk, TopicFeed, positions_text
 from jjq.server.http_errors import RequestError
 from jjq.server.http_operations import EVENTS, JSON, Table, header, query
-from jjq.server.http_reading import MAX, PAGE_BYTES, TIMEOUT, taken_from
+from jjq.server.http_reading import MAX, TIMEOUT
 from jjq.server.http_records import RECORD, RecordEncoding, record_json, start_of
 from jjq.server.http_requests import Request
 from jjq.server.sse import Stream, TopicSource
@@ -167,11 +168,10 @@ class _Member(TopicSource):
         if self.topic.config.ephemeral and not store.read_only:
             self.holder = ephemeral.Holder(store, self.topic)
 
-    async def start(self, stream: Stream) -> TopicFeed:
+    async def start(self, stream: Stream) -> None:
         self._stream = stream
         self._feed = stream.request.parts.hub.feed(self.topic, self._encoding)
         await self._feed.start(self)
-        return self._feed
 
     @property
     def feed(self) -> TopicFeed:
@@ -378,11 +378,11 @@ class _Page:
         """Of each topic an even share, as long as it has that. What cannot be read of one is raised when the others have
         nothing."""
         size, failure = 0, None
-        while waiting and len(self.records) < self._most and size < PAGE_BYTES:
+        while waiting and len(self.records) < self._most and size < ANSWER_BYTES:
             share = -(-(self._most - len(self.records)) // len(waiting))
             for topic_id in list(waiting):
                 most = min(share, self._most - len(self.records))
-                if most == 0 or size >= PAGE_BYTES:
+                if most == 0 or size >= ANSWER_BYTES:
                     break
                 try:
                     more = self._taken(held[topic_id], most)
@@ -393,7 +393,7 @@ class _Page:
                 if not more:
                     waiting.remove(topic_id)
                 self.records += more
-                size += sum(size_of(each.value) for each in more)
+                size += sum(map(size_of, more))
         if failure is not None and not self.records and not self.lost:
             raise failure
 
@@ -401,7 +401,7 @@ class _Page:
         feed = self._feed(held)
         while True:
             try:
-                return taken_from(feed, most)
+                return taken(feed.take_many, most)
             except DataLoss as loss:
                 if loss.earliest < loss.asked:  # the end has moved back
                     raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import asdict
 from typing import Any
@@ -10,21 +11,19 @@ from starlette.responses import Response
 
 from jjq.errors import TopicDeleted
 from jjq.model import Record
+from jjq.server.answers import taken
 from jjq.server.http_errors import RequestError
 from jjq.server.http_operations import JSON, NAME, TOPIC_NAME, Table, named, path, query
 from jjq.server.http_reading import LONGEST_WAIT_S, TIMEOUT
 from jjq.server.http_records import RECORD, START, instant, record_json, start_in
 from jjq.server.http_requests import Json, Request
 from jjq.server.waiting import look_until
-from jjq.subscriber import Subscriber
-from jjq.values import size_of
 from jjq.stats import those_there
+from jjq.subscriber import Subscriber
 
 table = Table("Subscribers")
 
 SUBSCRIBER_NAME = path("subscriber", "The subscriber's name.", pattern=NAME)
-_POP_BYTES = 8 << 20  # of a pop or a poll
-_TAKE = 64
 SUBSCRIBER = named(
     "Subscriber",
     {
@@ -130,19 +129,13 @@ async def delete_subscriber(request: Request) -> None:
 async def pop_records(request: Request) -> Any:
     most = request.arguments["max"] or 1
 
-    def pop() -> list[Record]:
-        records: list[Record] = []
-        size = 0
-        while len(records) < most and size < _POP_BYTES:
-            record = subscriber.pop()
-            if record is None:
-                break
-            records.append(record)
-            size += size_of(record.value)
-        return records
+    def pop_one(_: int) -> list[Record]:
+        record = subscriber.pop()
+        return [] if record is None else [record]
 
     subscriber = await request.run(_find, request, "subscriber.use")
-    return await request.answer({"records": list(map(record_json, await _until(request, subscriber, pop)))})
+    look = functools.partial(taken, pop_one, most)
+    return await request.answer({"records": list(map(record_json, await _until(request, subscriber, look)))})
 
 
 @table.operation(
@@ -151,13 +144,13 @@ async def pop_records(request: Request) -> Any:
     parameters=[SUBSCRIBER_NAME, TIMEOUT], answers={200: ("Records, none when there was none in time.", {JSON: _RECORDS})},
     scope="subscriber",
 )  # fmt: skip
-async def peek_record(request: Request) -> dict[str, Any]:
+async def peek_record(request: Request) -> Any:
     def peek() -> list[Record]:
         record = subscriber.peek()
         return [] if record is None else [record]
 
     subscriber = await request.run(_find, request, "subscriber.use")
-    return {"records": list(map(record_json, await _until(request, subscriber, peek)))}
+    return await request.answer({"records": list(map(record_json, await _until(request, subscriber, peek)))})
 
 
 @table.operation(
@@ -175,15 +168,8 @@ async def poll_records(request: Request) -> Any:
     given = request.arguments
 
     def poll() -> list[Record]:
-        records: list[Record] = []
-        size, most = 0, given["max"] or 500
-        while len(records) < most and size < _POP_BYTES:
-            more = subscriber.poll(min(_TAKE, most - len(records)))
-            places.update(subscriber.polled())
-            if not more:
-                break
-            records += more
-            size += sum(size_of(each.value) for each in more)
+        records = taken(subscriber.poll, given["max"] or 500)
+        places.update(subscriber.polled())
         return records
 
     subscriber = await request.run(_find, request, "subscriber.use")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -23,10 +23,11 @@ from jjq.errors import (
 from jjq.feed import Feed, beginnings, watched
 from jjq.model import Record
 from jjq.pubsub import Message, PubSub
+from jjq.server.answers import taken
 from jjq.server.flight_calls import Call, action, texts
 from jjq.subscriber import Subscriber
 from jjq.topic import Topic
-from jjq.values import shown
+from jjq.values import shown, whole
 from jjq.wake import wait_for
 
 LONGEST_WAIT_S = 30.0
@@ -151,7 +152,8 @@ def poll(
     """Up to so many records, and the places behind them: `[partition, offset, lineage]` of each."""
     with waiting(call, timeout) as seconds:
         found = _subscriber(call, handle, subscriber, places)
-        records = found.poll(max_records, seconds)
+        waits = iter((seconds,))  # the first look; the others only take what is there
+        records = taken(lambda count: found.poll(count, next(waits, 0.0)), whole(max_records, "max_records", 1))
     return {
         "records": wire.pack_records(records), "skipped": found.skipped,
         "places": [[partition, *place] for partition, place in found.polled().items()],
@@ -232,7 +234,8 @@ def follow(
 
     with waiting(call, timeout) as seconds:
         found = call.own_session().handle(handle, FollowHandle, make)
-        records = wait_for(lambda: found.take(_FOLLOW_ROWS), seconds, found.listener) or []
+        call.may("read", found.topic.name)  # which the handle, and not the request, says
+        records = wait_for(lambda: taken(found.take, _FOLLOW_ROWS), seconds, found.listener) or []
     return {
         "records": wire.pack_records(records),
         "places": [[partition, *place] for partition, place in found.feed.places().items()],

@@ -10,19 +10,20 @@ import pyarrow as pa
 from pyarrow import flight
 
 from jjq import wire
-from jjq.errors import InvalidArgument, JjqError, RecordTooLarge
+from jjq.errors import InvalidArgument, JjqError, RecordTooLarge, SchemaMismatch
 from jjq.log.projection import output_schema
 from jjq.log.requests import MorePartitions
 from jjq.log.resent import Unknowable, find
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Slice
+from jjq.schema import RAW
 from jjq.server import flight_objects
 from jjq.server.batches import check_batch, check_rows
 from jjq.server.flight_append import append, append_value
 from jjq.server.flight_calls import MOST_RANGES, Call, listed, report, stage_of, texts
 from jjq.server.flight_sessions import refuse_unknown
 from jjq.topic import Topic
-from jjq.values import whole
+from jjq.values import shown, whole
 from jjq.wire import Ticket
 
 _MOST_TARGET = 16 << 20
@@ -66,6 +67,7 @@ def read(call: Call, ticket: Ticket) -> tuple[pa.Schema, Iterator[pa.RecordBatch
     if len(ticket.ranges) > MOST_RANGES:
         raise InvalidArgument(f"a ticket has up to {MOST_RANGES:,} ranges")
     metadata = topic.check_metadata(ticket.metadata)
+    topic.retry_schema(lambda: _check_columns(topic, ticket.schema))
     slices = [Slice(topic.id, topic.name, r.partition, r.start, r.end, r.lineage, 0) for r in ticket.ranges]
     target = min(max(ticket.target_bytes, 1), _MOST_TARGET)
     found = call.store.read_slices(slices, metadata=metadata, schema=ticket.schema, target_bytes=target)
@@ -78,6 +80,18 @@ def read(call: Call, ticket: Ticket) -> tuple[pa.Schema, Iterator[pa.RecordBatch
             yield batch
 
     return output_schema(ticket.schema, metadata), batches()
+
+
+def _check_columns(topic: Topic, wanted: pa.Schema) -> None:
+    """Raises SchemaMismatch unless these are columns of the topic, each once: what no file has is made of nulls, as wide and as many as
+    a ticket likes."""
+    own = {field.name: field.type for field in (RAW if topic.schema is None else topic.schema)}
+    odd = next((field for field in wanted if own.pop(field.name, None) != field.type), None)
+    if odd is not None:
+        raise SchemaMismatch(
+            f"the ticket has a column {shown(odd.name)} of type {shown(str(odd.type))}, and topic {topic.name!r} none like it; get a "
+            f"ticket with GetFlightInfo"
+        )
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------

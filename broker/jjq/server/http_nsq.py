@@ -118,19 +118,21 @@ def _deferred(text: str | None) -> float | None:
 @_in_its_words
 async def mpub(request: Request) -> Response:
     (topic,) = _names(request, "topic")
-    body = await request.body()
+    with values_as_bytes(topic):
+        await request.run(_push_messages, request, topic, await request.body())
+    return _ok()
+
+
+def _push_messages(request: Request, topic: str, body: bytes) -> None:
+    """All of it in a thread: of a large body each step would hold up the loop."""
     binary = request.arguments["binary"]
-    if binary is not None and binary.lower() not in ("", "0", "f", "false"):
-        messages = _frames(body)
-    else:
-        messages = [each for each in body.split(b"\n") if each]
+    framed = binary is not None and binary.lower() not in ("", "0", "f", "false")
+    messages = _frames(body) if framed else [each for each in body.split(b"\n") if each]
     if not messages:
         raise RequestError("MSG_EMPTY")
     request.check_record(max(map(len, messages)))
     request.caller.spend(len(messages), len(body))
-    with values_as_bytes(topic):
-        await request.run(pushing, request.parts, topic, lambda found: found.push_many(messages))
-    return _ok()
+    pushing(request.parts, topic, lambda found: found.push_many(messages))
 
 
 def _frames(body: bytes) -> list[bytes]:

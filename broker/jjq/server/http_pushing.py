@@ -134,7 +134,7 @@ async def push_records(request: Request) -> dict[str, Any]:
     if kind == JSON:
         return await _push_json(request)
     if kind == LINES:
-        return await _push_lines(request)
+        return _pushed(await request.run(_push_lines, request, await request.body()))
     return await _push_value(request)
 
 
@@ -172,17 +172,20 @@ def _push_one(value: Any, key: bytes | None, partition: int | None, delay: float
 
 
 async def _push_json(request: Request) -> dict[str, Any]:
-    given = request.arguments
-    if given["key"] is not None:
+    if request.arguments["key"] is not None:
         raise RequestError("of records in JSON each has its own key")
-    data = await request.body()
-    found = await request.run(parse_json, data)
+    return _pushed(await request.run(_push_document, request, await request.body()))
+
+
+def _push_document(request: Request, data: bytes) -> Positions:
+    """All of it in a thread: of a large body each step would hold up the loop."""
+    found = parse_json(data)
     many = isinstance(found, dict) and "records" in found
     check(found, _MANY if many else NEW_RECORD, "the body")
     records = found["records"] if many else [found]
     request.caller.spend(len(records), len(data))
     push = functools.partial(_push_documents, request, records, bool(many and found.get("atomic", False)))
-    return _pushed(await request.run(pushing, request.parts, given["topic"], push))
+    return pushing(request.parts, request.arguments["topic"], push)
 
 
 def _push_documents(request: Request, records: Sequence[Any], atomic: bool, topic: Topic) -> Positions:
@@ -203,16 +206,13 @@ def _push_documents(request: Request, records: Sequence[Any], atomic: bool, topi
     )  # fmt: skip
 
 
-async def _push_lines(request: Request) -> dict[str, Any]:
-    given = request.arguments
-    data = await request.body()
+def _push_lines(request: Request, data: bytes) -> Positions:
     lines = [each for each in data.split(b"\n") if each.strip(b"\r \t")]
     if not lines:
         raise RequestError("there is no line in the body")
     request.check_record(max(map(len, lines)))
     request.caller.spend(len(lines), len(data))
-    push = functools.partial(_push_each_line, request, lines)
-    return _pushed(await request.run(pushing, request.parts, given["topic"], push))
+    return pushing(request.parts, request.arguments["topic"], functools.partial(_push_each_line, request, lines))
 
 
 def _push_each_line(request: Request, lines: Sequence[bytes], topic: Topic) -> Positions:

@@ -21,7 +21,7 @@ from jjq.errors import RecordTooLarge
 from jjq.jsonvalues import jsonable
 from jjq.server.guard import ANY, NEEDS, Caller, Guard
 from jjq.server.http_errors import RequestError
-from jjq.server.http_operations import JSON, Operation, check, parse_json
+from jjq.server.http_operations import JSON, Operation, Schema, check, parse_json
 from jjq.server.settings import ServerSettings
 from jjq.store import Store
 from jjq.topic import Topic
@@ -232,10 +232,9 @@ class Request:
         if self.media_type not in ("", JSON):
             raise RequestError(f"the body must be {JSON}, not {self.media_type}", "unsupported_media_type")
         data = await self.body(min(most or _DOCUMENT_BYTES, self.parts.settings.max_request_bytes))
-        found = parse_json(data, unique) if len(data) <= _SMALL_BYTES else await self.run(parse_json, data, unique)
         assert self.operation.body is not None
-        check(found, self.operation.body[JSON], "the body")
-        return found
+        schema = self.operation.body[JSON]
+        return _checked(data, schema) if len(data) <= _SMALL_BYTES else await self.run(_checked, data, schema)
 
     async def answer(self, content: Any) -> Json:
         """A document that may be large, made in a thread: the loop is everybody's."""
@@ -269,6 +268,12 @@ class Request:
         """Returns when the client has gone away. For one that has no body, or whose body was taken."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
+
+
+def _checked(data: bytes, schema: Schema) -> Any:
+    found = parse_json(data, unique)
+    check(found, schema, "the body")
+    return found
 
 
 def _parts_of(url: str) -> SplitResult:

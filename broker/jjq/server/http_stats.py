@@ -108,11 +108,15 @@ class _StatsSource:
         request = stream.request
         try:
             while stream.outbox.end is None:
-                found = visible(request, await Shared.of(request.parts).stats())
-                stream.put(b"event: stats\ndata: %b\n\n" % dumped(found))
+                stream.put(await request.run(_told, request, await Shared.of(request.parts).stats()))
                 await asyncio.sleep(_EVERY_S)
         except Exception as error:  # noqa: BLE001 - the client must hear of it
             stream.outbox.finish(end_of(request.parts)(error))
+
+
+def _told(request: Request, found: dict[str, Any]) -> bytes:
+    """As an event; in a thread, as of thousands of topics it takes long."""
+    return b"event: stats\ndata: %b\n\n" % dumped(visible(request, found))
 
 
 class Shared:
@@ -192,7 +196,8 @@ def _health(ok: bool, reason: str) -> Response:
 async def metrics(request: Request) -> Response:
     verdict = await request.parts.health.check()
     found = await Shared.of(request.parts).stats()
-    text = "\n".join(_metrics(found, request.parts.counters, verdict.ok)) + "\n"
+    counters = request.parts.counters
+    text = await request.run(lambda: "\n".join(_metrics(found, counters, verdict.ok)) + "\n")  # as above
     return Response(text, media_type="text/plain; version=0.0.4", headers={"cache-control": "no-store"})
 
 
@@ -234,9 +239,11 @@ def _metrics(found: dict[str, Any], counters: Counters, healthy: bool) -> Iterat
     )
     refused = counters.refused_connections
     yield from _family("jjq_http_refused_connections", "counter", "Connections over the limit.", [({}, refused)])
-    answered = [({"operation": name, "status": str(status)}, n) for (name, status), n in counters.requests.items()]
+    answered = [
+        ({"operation": name, "status": str(status)}, n) for (name, status), n in list(counters.requests.items())
+    ]
     yield from _family("jjq_http_requests", "counter", "Requests answered.", answered)
-    running = [({"operation": name}, count) for name, count in counters.running.items()]
+    running = [({"operation": name}, count) for name, count in list(counters.running.items())]
     yield from _family("jjq_http_running", "gauge", "Requests that are being answered, streams included.", running)
     spent = [({"operation": name}, seconds) for name, seconds in list(counters.seconds.items())]
     yield from _family("jjq_http_request_seconds", "counter", "Seconds they took, streams included.", spent)

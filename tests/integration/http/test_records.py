@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import jjq
+from jjq.server import http_nsq, http_pushing, http_requests
 from tests.fronts import Events, Front, Fronting
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -489,3 +490,32 @@ def test_list_views_are_refused(front: Front) -> None:
         views = pa.table({"value": pa.ListViewArray.from_arrays(offsets, [3, 2, 1, 0], pa.array([3, 1, 2]))})
         answer = front.code("POST", "/api/topics/t/records", content=arrow(views), headers={"content-type": ARROW})
         assert answer == (400, "invalid_argument")
+
+
+def test_large_bodies_are_taken_apart_beside_the_loop(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of millions of lines or values each step takes seconds, in which nobody else would be answered."""
+    names: list[str] = []
+
+    def spied(where: Any, name: str) -> None:
+        call = getattr(where, name)
+
+        def spy(*arguments: Any) -> Any:
+            names.append(threading.current_thread().name)
+            return call(*arguments)
+
+        monkeypatch.setattr(where, name, spy)
+
+    spied(http_pushing, "check")
+    spied(http_requests, "check")
+    spied(http_nsq, "_frames")
+    spied(http_requests.Request, "check_record")
+    front.store.create_topic("t")
+    large = json.dumps({"records": [{"value": "x" * 1000}] * 100})
+    front.json("POST", "/api/topics/t/records", content=large, headers={"content-type": "application/json"})
+    front.json("POST", "/api/topics/t/records", content=b"a\nb", headers={"content-type": "application/x-ndjson"})
+    assert front.client.post("/mpub?topic=t", content=b"a\nb").text == "OK"
+    assert front.client.post("/mpub?topic=t&binary=true", content=struct.pack(">ii1s", 1, 1, b"a")).text == "OK"
+    assert front.code("POST", "/api/subscribers", json={"topic": "t", "name": "x" * 70_000})[1] == "invalid_name"
+    assert front.store.topic("t").offsets()[0].end == 105
+    assert len(names) >= 104
+    assert {name.rpartition("_")[0] for name in names} == {"jjq-http-call"}

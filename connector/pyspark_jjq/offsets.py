@@ -16,7 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from jjq.config import MAX_PARTITIONS
 from jjq.errors import InvalidArgument
+from pyspark_jjq.words import LONG_MAX, number
 
 VERSION = 1
 
@@ -84,19 +86,34 @@ def _to_json(topics: Mapping[str, TopicPositions]) -> dict[str, Any]:
 
 
 def _topics(value: Any) -> dict[str, TopicPositions]:
-    return {name: _topic(inside) for name, inside in value.items()}
+    return {_text(name): _topic(inside) for name, inside in value.items()}
 
 
 def _topic(inside: Mapping[str, Any]) -> TopicPositions:
-    partitions = {int(p): _position(at) for p, at in inside.items() if p not in ("id", "gone")}
-    if not isinstance(inside["id"], str) or inside.get("gone", True) is not True:
-        raise TypeError("id")
-    return TopicPositions(inside["id"], partitions, "gone" in inside)
+    partitions = {_partition(p): _position(at) for p, at in inside.items() if p not in ("id", "gone")}
+    if inside.get("gone", True) is not True:
+        raise TypeError("gone")
+    return TopicPositions(_text(inside["id"]), partitions, "gone" in inside)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    value.encode()  # JSON may hold halves of characters, which neither a catalog nor an error's text can
+    return value
+
+
+def _partition(text: str) -> int:
+    """Only as it is written here: of two spellings of one number the one would silently go before the other."""
+    found = number(text)
+    if found is None or found >= MAX_PARTITIONS or str(found) != text:
+        raise ValueError(text)
+    return found
 
 
 def _position(at: Any) -> Position:
     offset, lineage = at
-    if not (type(offset) is int and type(lineage) is int and offset >= 0 and lineage >= 0):
+    if not all(type(each) is int and 0 <= each <= LONG_MAX for each in (offset, lineage)):
         raise ValueError(at)
     return Position(offset, lineage)
 

@@ -6,7 +6,7 @@ One of these lives in a Python process of its own for as long as its query runs.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -223,6 +223,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not known.gone:
                 self._recreated(view.name, known.id, view.id)
             return dict(earliest)
+        if self.options.choice.assigned is None and (fewer := known.partitions.keys() - earliest.keys()):
+            self._without(view.name, fewer)
+            # If there are some of that number again, they are others.
+            known = replace(known, partitions={p: at for p, at in known.partitions.items() if p not in fewer})
         added = earliest if self.options.choice.assigned else dict.fromkeys(earliest, Position(0, 0))
         return {**added, **known.partitions}
 
@@ -240,6 +244,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         onward = now.end if again is None else again
         self._moved_back(view.name, now.partition, at, onward)
         return Position(onward, now.lineage)
+
+    def _reached(self, view: TopicView, now: PartitionOffsets, at: Position) -> Position:
+        """The planned end `at` of a micro-batch, or less where a partition that no power cut has moved back ends before it."""
+        if at.offset <= now.end or at.lineage < now.lineage:
+            return at
+        self._moved_back(view.name, now.partition, at, now.end)
+        return Position(now.end, now.lineage)
 
     def _last(self, view: TopicView, now: PartitionOffsets) -> int:
         """The end of a partition, or less where an AvailableNow query has fixed it."""
@@ -283,6 +294,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "and what was left to read of the old one is gone",
             topic=name,
             id=new,
+        )
+
+    def _without(self, name: str, partitions: Collection[int]) -> None:
+        gone = ", ".join(map(str, sorted(partitions)))
+        self.policy.lost(
+            f"topic {name!r} has no partition {gone}, of which this query has read: an older copy of the store was put in "
+            "place, from before it was added",
+            topic=name,
+            partitions=gone,
         )
 
     def _moved_back(self, name: str, partition: int, at: Position, onward: int) -> None:
@@ -344,9 +364,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = {**begin, **(end.since[name].partitions if name in end.since else {})}
             earliest = ranges.positions(view, end=False).partitions
             # Ends that earlier versions wrote do not say where partitions began that the start does not have.
+            if fewer := last.partitions.keys() - earliest.keys():
+                self._without(name, fewer)
             between = {
-                p: (begin.get(p, Position(0, 0) if begin else earliest[p]), at)
+                p: (begin.get(p, Position(0, 0) if begin else earliest[p]), self._reached(view, view.offsets[p], at))
                 for p, at in sorted(last.partitions.items())
+                if p not in fewer
             }
             wanted = {p: (since, at) for p, (since, at) in between.items() if since != at}
             slices += ranges.plan_all(view, wanted, self.policy).values()

@@ -2,16 +2,18 @@
 twice, and the query ends. Each cause with each way to choose topics, strict and lenient: without a JVM, as Spark calls the
 readers; tests/spark/test_loss.py has some of them through Spark itself."""
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import jjq
-from jjq.errors import JjqError
+from jjq.errors import DataLoss, JjqError
 from tests import losses
 from tests.losses import ASSIGNED, NAMED, PATTERN, SAYS, Happens, Query, fill, grow
-from tests.readers import rows, stream, through_json
+from tests.readers import ALL, close_stores, rows, stream, through_json, values
 from tests.stores import assert_whole
 
 by_cause = pytest.mark.parametrize("happens", SAYS, ids=lambda happens: happens.__name__)
@@ -91,3 +93,42 @@ def test_an_assigned_partition_that_is_not_in_the_topic_made_again_is_refused_an
     grow(store)
     losses.assigned_and_not_in_the_topic_made_again(ReaderQuery(store, {"assign": '{"t":[0,2]}'}), running, strict)
     assert_whole(store)
+
+
+@by_strictness
+@pytest.mark.parametrize("planned", [True, False], ids=["in a micro-batch", "between two"])
+def test_an_older_copy_of_the_store_is_loss(store: jjq.Store, tmp_path: Path, planned: bool, strict: bool) -> None:
+    """The copy ends earlier and is from before a partition was added; what comes then is read, in the partition of that
+    number, too."""
+    topic = store.create_topic("t", partitions=2)
+    topic.push_many([b"0", b"1"], partition=0)
+    copy = tmp_path / "copy"
+    store.close()
+    close_stores()
+    shutil.copytree(store.path, copy)
+    with jjq.open(store.path) as newer:
+        grown = newer.alter_topic("t", partitions=3)
+        for partition in range(3):
+            grown.push_many([b"2", b"3", b"4"], partition=partition)
+        before = stream(newer, startingOffsets="earliest")
+        start = through_json(before.initialOffset())
+        end = through_json(before.latestOffset(start, ALL))
+    close_stores()
+    shutil.rmtree(store.path)
+    copy.rename(store.path)
+    with jjq.open(store.path) as older:
+        reader = stream(older, failOnDataLoss=strict)
+        call = (lambda: reader.partitions(start, end)) if planned else (lambda: reader.latestOffset(end, ALL))
+        if strict:
+            with pytest.raises(DataLoss, match=r"older copy of the store"):
+                call()
+            return
+        if planned:
+            assert values(reader, reader.partitions(start, end)) == [b"0", b"1"]
+        further = through_json(reader.latestOffset(end, ALL))
+        assert values(reader, reader.partitions(end, further)) == []
+        again = older.alter_topic("t", partitions=3)
+        for partition in range(3):
+            again.push(b"new in %d" % partition, partition=partition)
+        last = through_json(reader.latestOffset(further, ALL))
+        assert sorted(values(reader, reader.partitions(further, last))) == [b"new in 0", b"new in 1", b"new in 2"]

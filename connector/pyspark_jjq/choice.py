@@ -133,7 +133,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
         with warnings.catch_warnings():
             warnings.simplefilter("error", FutureWarning)  # for [a&&b] and [[a]b], which mean something else in Java
             return re.compile(_JAVAS.sub(translated, pattern), re.ASCII)
-    except (re.error, FutureWarning, OverflowError) as error:
+    except (re.error, FutureWarning, OverflowError, ValueError) as error:
         raise InvalidArgument(f"subscribePattern {shown(pattern)} cannot be read: {error}; {_SUPPORTED}") from None
 
 

@@ -140,6 +140,8 @@ class Rows:
         Where a pattern matches none yet, it says what topics to come must have.
         """
         names = schema.fieldNames()
+        if not names:
+            raise InvalidArgument("the schema of the read has no columns; name at least one, or leave the schema out")
         if topics:
             kafka = topics[0].schema is None
             _check(schema, _available(topics), _name(topics))
@@ -149,7 +151,9 @@ class Rows:
             columns = tuple(name for name in names if name not in METADATA_TYPES)
             return cls(schema, columns, tuple(name for name in names if name in METADATA_TYPES), False)
         metadata = tuple(_KAFKA_TO_ENGINE[name] for name in names if name in _KAFKA_TO_ENGINE)
-        return cls(schema, ("value",) if "value" in names else (), metadata, True)
+        columns = ("value",) if "value" in names else ()
+        # The engine has no timestampType: where that is all, something else must come with the rows, or there are none.
+        return cls(schema, columns, metadata if metadata or columns else ("_offset",), True)
 
     def check(self, topic: Topic) -> None:
         """Raises InvalidArgument where the records of a topic, which came after the read was begun, have other rows."""

@@ -164,6 +164,6 @@ def patiently(call: Callable[[], Result]) -> Result:
 def _identity(path: str) -> tuple[int, int] | None:
     try:
         found = os.stat(os.path.join(path, "jjq.json"))
-    except OSError:
+    except (OSError, ValueError):  # ValueError: there can be no such path, which opening it says
         return None
     return found.st_dev, found.st_ino

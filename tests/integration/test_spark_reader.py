@@ -102,6 +102,26 @@ def test_columns_that_are_not_there_name_the_nearest(store: jjq.Store) -> None:
         source(store, subscribe="plain", metadata="_offset").schema()
 
 
+@pytest.mark.parametrize("column", ["timestampType", "partition", "headers", "value", "key"])
+def test_one_column_has_as_many_rows_as_there_are_records(store: jjq.Store, column: str) -> None:
+    store.create_topic("t").push_many(number(3))
+    reader = batch(store, columns=column)
+    assert len(rows(reader, reader.partitions())) == 3
+
+
+def test_a_read_without_columns_is_refused(store: jjq.Store) -> None:
+    from pyspark.sql.types import StructType
+
+    store.create_topic("t").push_many(number(3))
+    with pytest.raises(InvalidArgument, match="has no columns"):
+        source(store).reader(StructType([]))
+
+
+def test_a_path_that_none_can_have_is_refused(store: jjq.Store) -> None:
+    with pytest.raises(InvalidArgument, match="a store is a directory's path"):
+        source(store, path="/data\0jjq").schema()
+
+
 def test_a_schema_given_by_the_user_chooses_columns_and_must_have_their_types(store: jjq.Store) -> None:
     from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 

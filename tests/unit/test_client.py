@@ -40,6 +40,8 @@ def test_a_broker_is_named_by_a_url(url: str, address: Address) -> None:
         "jjq://host:70000",
         "jjq://token@host",
         "jjq://a b",
+        "jjq://a\0",
+        "jjq://a%b",
         None,
         7,
     ],

@@ -46,6 +46,7 @@ def test_a_pattern_reads_as_javas_and_matches_whole_names(
     [
         ("a(", "cannot be read: missing )"),
         ("*", "cannot be read: nothing to repeat"),
+        ("(?u)a", "cannot be read: ASCII and UNICODE flags"),
         ("[a-z&&[^b]]", "class in a class"),
         ("[a&&b]", "cannot be read: Possible set intersection"),
         (r"\p{IsGreek}", r"\p{IsGreek} is not known here"),

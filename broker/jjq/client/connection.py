@@ -26,7 +26,7 @@ from jjq.errors import BrokerUnavailable, InvalidArgument, JjqError, StoreClosed
 from jjq.values import between, shown
 
 Answer = TypeVar("Answer")
-_URL = re.compile(r"(jjq(?:\+tls)?)://(\[[0-9A-Fa-f:.]+\]|[^/:\[\]@\s]+)(?::([0-9]{1,5}))?/?")
+_URL = re.compile(r"(jjq(?:\+tls)?)://(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::([0-9]{1,5}))?/?")
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,9 +41,19 @@ def test_without_time_a_wait_looks_once() -> None:
     assert len(looks) == 1
 
 
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As in a process in which nothing else waits: no thread of another test reads, and none has left anything unread."""
+    monkeypatch.setattr(wake, "_watcher", None)
+    yield
+    if wake._watcher is not None:
+        for fd in (wake._watcher._fd, wake._watcher._interrupts):
+            os.close(fd)
+
+
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(("watched", "most"), [(True, 4), (False, 34)])
-def test_a_wait_is_no_busy_loop(bell: Path, watched: bool, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wake, "_watcher", None)  # one that nothing was left for by others
+def test_a_wait_is_no_busy_loop(bell: Path, watched: bool, most: int) -> None:
     # Unwatched: 14 pauses that grow to 20 ms, and 0.3 s of those.
     looks: list[int] = []
     assert wait_for(lambda: looks.append(1), 0.3, Listener(lambda: [bell] if watched else None)) is None
@@ -113,27 +124,38 @@ def test_what_is_written_while_it_is_asked_what_to_watch_ends_the_sleep(bell: Pa
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("first", ["one that is woken", "one whose time is over"])
-def test_whoever_waits_on_is_woken_though_the_one_that_read_for_all_has_left(tmp_path: Path, first: str) -> None:
+def test_whoever_waits_on_is_woken_though_the_one_that_read_for_all_has_left(
+    tmp_path: Path, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake, "_SAFETY_S", 60.0)  # so that only the kernel's word can end a wait in time
     bells = [tmp_path / str(i) for i in range(4)]
     for bell in bells:
         bell.touch()
     listeners = [Listener(lambda bell=bell: [bell]) for bell in bells]
     ended: queue.Queue[tuple[int, bool]] = queue.Queue()
 
-    def sleep(number: int, armed: int, seconds: float) -> None:
-        ended.put((number, listeners[number].sleep(armed, seconds)))
+    def wait(number: int, seconds: float) -> None:
+        """Until its own bell was rung: of others' it may be woken, too."""
+        found = wait_for(lambda: bells[number].stat().st_size, seconds, listeners[number])
+        ended.put((number, bool(found)))
 
-    armed = [listener.arm() for listener in listeners]
-    short = 0.05 if first == "one whose time is over" else 60
-    sleepers = [threading.Thread(target=sleep, args=(i, armed[i], 60 if i else short)) for i in range(4)]
-    for sleeper in sleepers:
-        sleeper.start()
-    if short == 0.05:
+    watcher, pause = wake._get_watcher(), threading.Event()
+    assert watcher is not None
+    short = first == "one whose time is over"
+    waiters = [threading.Thread(target=wait, args=(i, 0.05 if short and not i else 60)) for i in range(4)]
+    for waiter in waiters:
+        waiter.start()
+    if short:
         assert ended.get(timeout=30) == (0, False)
-    for number in range(0 if short == 60 else 1, 4):
+    while not watcher._led or watcher._following.total() != (2 if short else 3):  # one reads, the others are to be told
+        pause.wait(0.001)
+    for number in range(1 if short else 0, 4):
         bells[number].write_bytes(b"x")
         assert ended.get(timeout=30) == (number, True)
+    for waiter in waiters:
+        waiter.join()
     for listener in listeners:
         listener.close()
 
@@ -161,10 +183,8 @@ def test_threads_and_coroutines_are_woken_side_by_side(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
-def test_what_who_waits_alone_has_not_read_is_told_when_it_listens_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(wake, "_watcher", None)  # another than one that a thread reads for coroutines
+@pytest.mark.usefixtures("alone")
+def test_what_who_waits_alone_has_not_read_is_told_when_it_listens_again(tmp_path: Path) -> None:
     bells = [tmp_path / "mine", tmp_path / "other"]
     for bell in bells:
         bell.touch()
@@ -183,10 +203,6 @@ def test_what_who_waits_alone_has_not_read_is_told_when_it_listens_again(
     assert not other.sleep(armed, 0.05)
     for each in (mine, other):
         each.close()
-    watcher = wake._watcher
-    assert watcher is not None
-    for fd in (watcher._fd, watcher._interrupts):
-        os.close(fd)
 
 
 def test_a_file_that_cannot_be_watched_is_looked_at_instead(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 import jjq
+from jjq.clock import now_us
 
 Reopen = Callable[[], jjq.Store]
 
@@ -146,10 +147,13 @@ def test_emptying_skips_what_was_pushed(topic: jjq.Topic, channel: jjq.Channel) 
 
 def test_a_deferred_record_comes_in_its_time(topic: jjq.Topic, channel: jjq.Channel) -> None:
     channel.ack_many(channel.receive(4))
-    topic.push(b"later", delay=0.2)
+    topic.push(b"in an hour", delay=3600)
     topic.push(b"now")
     assert values(channel.receive(2)) == [b"now"]
-    assert values(channel.receive(2, timeout=60)) == [b"later"]
+    topic.push(b"soon", delay=0.05)
+    [soon] = channel.receive(2, timeout=60)
+    assert soon.record.value == b"soon"
+    assert int(dict(soon.record.headers or ())["jjq-not-before"] or 0) <= now_us()
 
 
 @pytest.mark.parametrize("gone", ["channel", "topic"])

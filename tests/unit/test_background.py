@@ -4,6 +4,7 @@ import errno
 import gc
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,11 @@ def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "jjq-maintenance"]
 
 
-def until(store: jjq.Store, topic: jjq.Topic, state: str) -> None:
+def until(condition: Callable[[], bool]) -> None:
     """Waits on the condition itself; the test's own timeout ends what never comes."""
     pause = threading.Event()
-    while [each.state for each in topic.segments()][:1] != [state]:
+    while not condition():
         pause.wait(0.01)
-    assert store.verify().ok
 
 
 def test_rolled_files_are_compacted_while_the_store_is_used(store_path: Path) -> None:
@@ -37,8 +37,10 @@ def test_rolled_files_are_compacted_while_the_store_is_used(store_path: Path) ->
         topic = store.create_topic("t", segment_rows=10)
         for i in range(25):
             topic.push(str(i))
-        until(store, topic, "sealed")
+        until(lambda: topic.segments()[0].state == "sealed")
+        assert store.verify().ok
         assert topic.read().read_all().column("value").to_pylist() == [str(i).encode() for i in range(25)]
+        until(lambda: background.last_turn(store) is not None)  # which is noted at the end of a turn
         last = background.last_turn(store)
         assert last is not None
         assert last["pid"] > 0

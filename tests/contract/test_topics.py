@@ -410,16 +410,16 @@ def test_limits_are_held_and_say_how_to_raise_them(store: jjq.Store) -> None:
     assert topic.push(b"x" * 101).offset == 1
 
 
-def test_a_record_larger_than_a_segment_has_one_to_itself(store: jjq.Store) -> None:
-    topic = store.create_topic("t", segment_bytes=4096)
+def test_a_record_larger_than_a_segment_has_one_to_itself(reopen: Callable[..., jjq.Store]) -> None:
+    topic = reopen(maintenance=False).create_topic("t", segment_bytes=4096)
     for size in (10, 10_000, 10, 10_000):
         topic.push(b"x" * size)
     assert [len(value) for value in values(topic)] == [10, 10_000, 10, 10_000]  # type: ignore[arg-type]
     assert [each.rows for each in topic.segments()] == [2, 2]
 
 
-def test_a_large_table_is_staged_and_linked_as_one_act(store: jjq.Store) -> None:
-    topic = store.create_topic("t", segment_bytes=16 << 20)
+def test_a_large_table_is_staged_and_linked_as_one_act(reopen: Callable[..., jjq.Store]) -> None:
+    topic = reopen(maintenance=False).create_topic("t", segment_bytes=16 << 20)
     big = pa.table({"value": [b"x" * 1000] * 40_000})
     topic.push(b"first")
     assert topic.push_table(big).ranges[0].start == 1

@@ -30,7 +30,7 @@ SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("s", pa.string())])
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[jjq.Store]:
-    with jjq.open(tmp_path / "store") as opened:
+    with jjq.open(tmp_path / "store", maintenance=False) as opened:  # each test says when there is a turn
         yield opened
         assert_whole(opened)
 

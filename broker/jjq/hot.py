@@ -300,7 +300,7 @@ class HotStore:
             with self._mutex:
                 self.prefetches += access.missed
                 access.missed = False
-                if near is not None and near.asked.get(partition) == start:
+                if near is not None and near.asked.get(partition) == start and not self._closed:
                     self._enter_locked(near, reader, partition, segments, also=True)
                 self._trim_locked()
                 self._loading = False

@@ -14,6 +14,7 @@ import pytest
 
 import jjq
 from jjq import hot
+from jjq.log.reader import LogReader
 from tests.stores import flip, roll
 
 ROWS = 3000  # of a segment
@@ -224,6 +225,7 @@ def test_a_handle_that_is_closed_or_forgotten_is_near_nothing(store: jjq.Store) 
     fill(store)
     one, two = store.create_subscriber("t", "one"), store.create_subscriber("t", "two")
     one.pop(), two.pop()
+    assert store.hot.settle(60)  # a load on its way looks for the one that it is for when it has come
     one.close()
     del two
     gc.collect()
@@ -382,6 +384,26 @@ def test_closing_the_store_ends_the_thread_and_lets_go(store: jjq.Store) -> None
     store.create_subscriber("t").pop()
     store.close()
     assert [thread for thread in threading.enumerate() if thread.name == "jjq-hot"] == []
+    assert store.hot.stats()["segments"] == []
+
+
+def test_what_is_loaded_when_the_store_has_been_closed_is_kept_for_nobody(
+    store: jjq.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loading, pause, real = threading.Event(), threading.Event(), LogReader.load
+
+    def late(*arguments: Any) -> Any:
+        loading.set()
+        while not store.hot._closed:
+            pause.wait(0.001)
+        return real(*arguments)
+
+    monkeypatch.setattr(LogReader, "load", late)
+    fill(store)
+    subscriber = store.create_subscriber("t")
+    subscriber.pop()
+    assert loading.wait(60)
+    store.hot.close()
     assert store.hot.stats()["segments"] == []
 
 

@@ -15,16 +15,11 @@ TESTS = Path(__file__).parent
 ORDER = ("unit", "property", "contract", "crash", "integration", "spark")
 IMPLIED_MARKERS = {"crash": pytest.mark.crash, "spark": pytest.mark.spark}
 
-# A deadline per example is a timed assertion: it fails on a busy machine, and says nothing about the code.
-settings.register_profile("dev", deadline=None, max_examples=50)
-settings.register_profile(
-    "ci",
-    deadline=None,
-    max_examples=100,
-    derandomize=True,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+# A deadline per example, and so a limit on how long it is drawn, is a timed assertion: it fails on a busy machine, and says
+# nothing about the code.
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("dev", UNTIMED, max_examples=50)
+settings.register_profile("ci", UNTIMED, max_examples=100, derandomize=True, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
 
 

@@ -59,7 +59,10 @@ def test_no_topic_and_no_path_say_what_to_write() -> None:
         parse_source({"subscribe": "flights", "kafka.bootstrap.servers": "host:9092"})
 
 
-def test_what_only_kafka_needs_is_ignored_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_only_kafka_needs_is_ignored_with_one_warning(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "_warned", set())
     kafka = BASE | {"kafka.bootstrap.servers": "h:1", "kafka.security.protocol": "SSL", "fetchOffset.numRetries": "3"}
     with caplog.at_level(logging.WARNING, logger="jjq.spark"):
         for _ in range(2):

@@ -166,6 +166,8 @@ class Rebuild:
 
     def _learn_schemas(self, topic: Topic, partitions: Sequence[Path]) -> None:
         """A column added by a process that died before `topic.json` knew of it is in the files, which say what they are."""
+        if topic.schemas and topic.row.schema is None:
+            return  # plain values get no columns: another schema is a damaged head
         heads = {stream_head(physical(schema)) for schema in topic.schemas.values()}
         seen: Counter[pa.Schema] = Counter()
         for directory in partitions:

@@ -393,22 +393,30 @@ def test_a_column_that_the_topic_file_does_not_know_is_in_the_files(place: Path)
     assert_whole(path)
 
 
-def test_a_damaged_head_is_not_taken_for_a_new_schema(place: Path) -> None:
+@pytest.mark.parametrize(
+    ("schema", "records", "name"),
+    [(SCHEMA, [{"n": 1}, {"n": 2}], b"n"), (None, [b"a", b"b"], b"value")],
+    ids=["columns", "plain values"],
+)
+def test_a_damaged_head_is_not_taken_for_a_new_schema(
+    place: Path, schema: pa.Schema | None, records: list[Any], name: bytes
+) -> None:
     path = place / "store"
     with jjq.open(path) as store:
-        store.create_topic("t", schema=SCHEMA).push_many([{"n": i} for i in range(3)])
+        store.create_topic("t", schema=schema).push_many(records)
         roll(store, "t")
         before = tables(store)
     (data,) = (each for each in paths(path, "*.arrows") if each.stat().st_size > 1000)
     whole = data.read_bytes()
-    data.write_bytes(whole.replace(b"\x01\x00\x00\x00n", b"\x01\x00\x00\x00m", 1))
+    named = bytes([len(name), 0, 0, 0])
+    data.write_bytes(whole.replace(named + name, named + name.upper(), 1))
     assert data.read_bytes() != whole
     lose_catalog(path)
     report = repair(path)
     assert report.lost == []
     with jjq.open(path) as store:
         assert tables(store) == before
-        assert store.topic("t").schema.names == ["n", "s"]
+        assert store.topic("t").schema == schema
     assert_whole(path)
 
 

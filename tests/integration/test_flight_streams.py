@@ -113,13 +113,17 @@ def test_a_write_of_a_stage_that_broke_off_goes_on_where_it_was(front: Front) ->
     batches = [pa.record_batch([pa.array([each], pa.binary())], VALUES) for each in (b"a", b"b", b"c")]
     descriptor = flight.FlightDescriptor.for_command(command)
 
-    # Cut off amid the write: its client is gone before it has said that this is all.
-    writer, reader = front.client.do_put(descriptor, VALUES, flight.FlightCallOptions(timeout=0.5))
-    writer.write_batch(batches[0])
-    writer.write_batch(batches[1])
-    assert reader.read() is None
-    with pytest.raises(flight.FlightTimedOutError):
+    def write_in_part() -> None:
+        """Cut off amid it, on a slow machine maybe even before its second batch."""
+        writer, reader = front.client.do_put(descriptor, VALUES, flight.FlightCallOptions(timeout=0.5))
+        writer.write_batch(batches[0])
+        writer.write_batch(batches[1])
+        assert reader.read() is None
         writer.close()
+
+    # Its client is gone before it has said that this is all.
+    with pytest.raises(flight.FlightTimedOutError):
+        write_in_part()
 
     for _ in range(2):
         writer, reader = front.client.do_put(descriptor, VALUES)

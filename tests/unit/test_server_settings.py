@@ -93,8 +93,18 @@ def test_an_unknown_variable_of_the_environment_is_an_error_that_names_the_neare
 
 def test_variables_that_are_no_settings_are_left_alone() -> None:
     others = ("PATH", "JJQ_TOKEN", "JJQ_BROKER", "JJQ_CONFIG", "JJQ_DEBUG", "JJQ_TLS_CA", "JJQ_CLIENT_CERT")
-    links = ("JJQ_PORT", "JJQ_SERVICE_HOST", "JJQ_SERVICE_PORT_HTTP", "JJQ_PORT_4750_TCP_ADDR", "JJQ_HEADLESS_PORT")
-    assert from_environment(dict.fromkeys((*others, *links), "x")) == {}
+    links = ("JJQ_SERVICE_HOST", "JJQ_SERVICE_PORT_HTTP", "JJQ_PORT_4750_TCP_ADDR", "JJQ_PORT_4750_TCP")
+    urls = dict.fromkeys(("JJQ_PORT", "JJQ_HEADLESS_PORT"), "tcp://10.0.0.1:4750")
+    assert from_environment(dict.fromkeys((*others, *links), "x") | urls) == {}
+
+
+@pytest.mark.parametrize(
+    ("variable", "hint"),
+    [("JJQ_HTPP_PORT", "did you mean JJQ_HTTP_PORT?"), ("JJQ_PORT", "did you mean JJQ_FLIGHT_PORT or JJQ_HTTP_PORT?")],
+)
+def test_a_port_that_is_no_address_is_not_what_kubernetes_sets(variable: str, hint: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"{variable}, which is no setting; {re.escape(hint)}"):
+        from_environment({variable: "8080"})
 
 
 @pytest.mark.parametrize("name", FIELDS)

@@ -16,7 +16,7 @@ from typing import Any
 
 from jjq import files, layout
 from jjq.errors import InvalidArgument
-from jjq.hints import did_you_mean
+from jjq.hints import meant
 from jjq.model import check_name
 from jjq.values import MOST, between, shown, size, whole
 
@@ -24,8 +24,10 @@ PREFIX = "JJQ_"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 # Of the environment, read by other parts of jjq and by its tests.
 _NOT_SETTINGS = re.compile(r"JJQ_(CONFIG|BROKER|TOKEN|TLS_CA|CLIENT_CERT|CLIENT_KEY|DEBUG|BENCH.*|TEST.*)")
-# What Kubernetes puts there for a service named jjq.
-_SERVICE_LINK = re.compile(r"JJQ_(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_\d+_(TCP|UDP)(_.*)?)?)")
+# What Kubernetes puts there for a service named jjq, with its value: JJQ_PORT is a URL, so JJQ_PORT=8080 is somebody's mistake.
+_SERVICE_LINK = re.compile(
+    r"JJQ_(.*_)?(SERVICE_(HOST|PORT)(_.*)?=.*|PORT_\d+_(TCP|UDP|SCTP)(_.*)?=.*|PORT=(tcp|udp|sctp)://.*)", re.DOTALL
+)
 
 
 def setting(default: Any, about: str) -> Any:
@@ -167,7 +169,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         name = variable.removeprefix(PREFIX).lower()
         if name in FIELDS:
             found[name] = parse(name, value, variable)
-        elif not _SERVICE_LINK.fullmatch(variable):
+        elif not _SERVICE_LINK.fullmatch(f"{variable}={value}"):
             raise InvalidArgument(f"the environment has {variable}, which is no setting{_nearest(name, PREFIX)}")
     return found
 
@@ -190,8 +192,8 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 
 def _nearest(name: str, prefix: str = "") -> str:
-    names = [prefix + each.upper() for each in FIELDS] if prefix else FIELDS
-    return f"; {did_you_mean(prefix + name, names) or '`jjq serve --help` has all of them'}"
+    found = [prefix + each.upper() if prefix else each for each in meant(name, FIELDS)]
+    return f"; did you mean {' or '.join(found)}?" if found else "; `jjq serve --help` has all of them"
 
 
 def parse(name: str, value: Any, where: str) -> Any:

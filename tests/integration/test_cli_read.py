@@ -57,6 +57,11 @@ def test_tail_shows_the_last_or_what_lies_between(flights: Cli, arguments: list[
     assert numbers(flights, *arguments) == list(expected)
 
 
+@pytest.mark.parametrize("start", [[], ["--start", "0"]])
+def test_tail_shows_no_fewer_than_none(flights: Cli, start: list[str]) -> None:
+    assert "-5 is too few; at least 0" in flights.run("tail", "t", "-n", "-5", *start, code=2).stderr
+
+
 def test_records_come_as_lines_json_or_a_table(flights: Cli) -> None:
     assert flights.text("tail", "t", "-n", "1") == '{"n":19,"name":"record 19"}\n'
     assert flights.lines("tail", "t", "-n", "1") == [

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jjq.cli import arguments, output
+from jjq.cli import arguments, main, output
 from jjq.cli.arguments import UsageError
 from jjq.cli.care import _share
 from jjq.cli.inputs import delimiter_of, format_of
@@ -174,3 +174,23 @@ def test_a_progress_line_says_how_far_how_fast_and_how_long() -> None:
     line = Progress("push t", 1000).line(250, 50, spent_s=2.0)
     assert line == "push t   25% [#####...............]  250 B, 125 B/s  50 rows, 25/s  6.0 s left"
     assert Progress("push t").line(2048, 10, spent_s=2.0) == "push t  2.0 KiB, 1.0 KiB/s  10 rows, 5/s"
+
+
+@pytest.mark.parametrize("command", ["topic alter", "channel alter"])
+def test_the_help_of_alter_names_no_defaults_as_what_is_not_given_stays(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    said = " ".join(capsys.readouterr().out.split("--json", 2)[-1].split())
+    assert "(default" not in said
+
+
+@pytest.mark.parametrize("command", ["serve", "check", "bench", "repair", "token create", "token list"])
+def test_the_help_of_a_command_that_asks_no_broker_names_none(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    assert "--broker URL" not in capsys.readouterr().out
+    needed = ["x", "--read", "*"] if command == "token create" else []
+    assert main([*command.split(), *needed, "--broker", "jjq://x:1"]) == 2
+    assert "this needs the store's directory" in capsys.readouterr().err

@@ -42,6 +42,8 @@ from pyspark_jjq.options import parse_source
         ("topic ls", "there is no command 'ls'; did you mean list?"),
         ("describe t", "did you mean topic describe?"),
         ("pause t", "did you mean topic pause or channel pause?"),
+        ("ls", "did you mean topic list or "),
+        ("rm t", "did you mean topic delete or subscriber delete or channel delete?"),
         ("segment frob", "there is no command 'frob'; there are list, "),
         ("tail t another", "unrecognized arguments: another; write jjq tail TOPIC"),
     ],

@@ -19,6 +19,7 @@ from jjq.errors import InvalidArgument
 from jjq.hints import did_you_mean, meant
 
 DEFAULT_STORE = "jjq-data"
+STORE_HELP = f"directory of the store (default: $JJQ_STORE, else ./{DEFAULT_STORE})"
 _PATIENCE_S = 5.0  # with a broker that cannot be reached, where somebody sits and waits
 _TYPES: dict[str, pa.DataType] = {
     "string": pa.string(), "str": pa.string(), "text": pa.string(), "binary": pa.binary(), "bytes": pa.binary(),
@@ -73,10 +74,13 @@ class Parser(argparse.ArgumentParser):
             return f"; {found[0]} has no option before it: {' '.join((self.prog, *places))}"
         return f"; did you mean {' or '.join(found)}?" if found else ""
 
-    def _below(self, given: str) -> list[str]:
-        """The groups of commands that have one of this name, with it: `topic list` for `list`."""
-        groups = self._commands()
-        return [f"{name} {given}" for name, group in groups.items() if given in group._commands()]
+    def _below(self, given: str, known: bool) -> list[str]:
+        """The commands of groups that are called so: `topic list` for `list`. Unless the word is `known` to mean another
+        command, also those that it may mean, as for `ls`."""
+        groups = {name: group._commands() for name, group in self._commands().items()}
+        words = {word for group in groups.values() for word in group}
+        means = [given] if given in words or known else meant(given, words)
+        return [f"{name} {word}" for name, group in groups.items() for word in means if word in group]
 
     def _commands(self) -> dict[str, Parser]:
         found: dict[str, Parser] = {}
@@ -91,7 +95,7 @@ class Parser(argparse.ArgumentParser):
             place, given, names = choice[1], choice[2], [each.strip("'") for each in choice[3].split(", ")]
             hint = did_you_mean(given, names)
             if place == "COMMAND":
-                if below := self._below(given):
+                if below := self._below(given, bool(hint)):
                     hint = f"did you mean {' or '.join(below)}?"
                 message = f"there is no command {given!r}; {hint or 'there are ' + ', '.join(names)}"
             elif hint:
@@ -112,12 +116,16 @@ Commands = Any  # argparse has no public name for what add_subparsers returns
 Run = Callable[[argparse.Namespace], int]
 
 
-def add_command(commands: Commands, name: str, run: Run | None, summary: str, examples: str = "") -> Parser:
-    """A command, or (without `run`) a group of commands."""
+def add_command(
+    commands: Commands, name: str, run: Run | None, summary: str, examples: str = "",
+    *, store: str = STORE_HELP, broker: bool = True,
+) -> Parser:  # fmt: skip
+    """A command, or (without `run`) a group of commands. `store` is what its help says of --store; without `broker` it needs
+    the store's directory itself."""
     epilog = f"examples:\n{examples}" if examples else None
     parser: Parser = commands.add_parser(name, help=summary, description=summary, epilog=epilog)
     if run is not None:
-        add_common(parser)
+        add_common(parser, store, broker)
         parser.set_defaults(run=run, parser=parser)
     return parser
 
@@ -139,14 +147,13 @@ def _show_help(arguments: argparse.Namespace) -> int:
     return USAGE
 
 
-def add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--store", metavar="DIR", default=argparse.SUPPRESS,
-        help=f"directory of the store (default: $JJQ_STORE, else ./{DEFAULT_STORE})",
-    )  # fmt: skip
+def add_common(parser: argparse.ArgumentParser, store: str = STORE_HELP, broker: bool = True) -> None:
+    """A command that asks no broker takes --broker all the same, to say that it needs the directory."""
+    parser.add_argument("--store", metavar="DIR", default=argparse.SUPPRESS, help=store)
     parser.add_argument(
         "--broker", metavar="URL", default=argparse.SUPPRESS,
-        help="or the broker that serves it, as jjq://host:4750 (default: $JJQ_BROKER); its token is in $JJQ_TOKEN",
+        help="or the broker that serves it, as jjq://host:4750 (default: $JJQ_BROKER); its token is in $JJQ_TOKEN"
+        if broker else argparse.SUPPRESS,
     )  # fmt: skip
     parser.add_argument(
         "--json", action="store_true", default=argparse.SUPPRESS, help="answers, and errors, as JSON"
@@ -235,6 +242,13 @@ def whole(text: str) -> int:
         raise InvalidArgument(f"{text!r} is no whole number") from None
 
 
+def not_negative(text: str) -> int:
+    value = whole(text)
+    if value < 0:
+        raise InvalidArgument(f"{text} is too few; at least 0")
+    return value
+
+
 def at_least_one(text: str) -> int:
     value = whole(text)
     if value < 1:
@@ -303,6 +317,14 @@ def start(text: str) -> Any:
         return int(text)
     except ValueError:
         return text
+
+
+_DEFAULT = re.compile(r" \(default(: [^)]*)?\)")
+
+
+def without_default(text: str) -> str:
+    """The help of a setting, for a command that leaves it as it is where it is not given."""
+    return _DEFAULT.sub("", text)
 
 
 START_HELP = (

@@ -24,7 +24,7 @@ def add_commands(commands: Commands) -> None:
     add_command(
         commands, "repair", _repair,
         "keep what is whole, take what is damaged out of the way, make the catalog again if need be; deletes nothing",
-        "  jjq repair --store /srv/jjq",
+        "  jjq repair --store /srv/jjq", broker=False,
     )  # fmt: skip
 
     add_command(

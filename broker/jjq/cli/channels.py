@@ -26,6 +26,7 @@ from jjq.cli.arguments import (
     seconds,
     start,
     typed,
+    without_default,
 )
 from jjq.cli.exits import NOTHING, OK
 from jjq.cli.records import add_output, writer_for
@@ -59,10 +60,10 @@ def add_commands(commands: Commands) -> None:
     )
 
     parser = _add(
-        group, "alter", _alter, "change settings of a channel, for all its consumers",
+        group, "alter", _alter, "change settings of a channel, for all its consumers; what is not given stays",
         "  jjq channel alter orders billing --max-attempts none",
     )  # fmt: skip
-    _add_settings(parser)
+    _add_settings(parser, changes=True)
 
     parser = add_command(
         group, "list", _list, "every channel, with what waits in it", "  jjq channel list --topic orders"
@@ -110,7 +111,9 @@ def add_topic_commands(group: Commands) -> None:
         "  jjq topic pause orders",
     )  # fmt: skip
     parser.add_argument("topic", metavar="TOPIC")
-    parser = add_command(group, "unpause", _unpause_topic, "let them deliver again", "  jjq topic unpause orders")
+    parser = add_command(
+        group, "unpause", _unpause_topic, "let all channels of a topic deliver again", "  jjq topic unpause orders"
+    )
     parser.add_argument("topic", metavar="TOPIC")
 
 
@@ -121,9 +124,11 @@ def _add(group: Commands, name: str, run: Callable[[argparse.Namespace], int], s
     return parser
 
 
-def _add_settings(parser: argparse.ArgumentParser) -> None:
+def _add_settings(parser: argparse.ArgumentParser, *, changes: bool = False) -> None:
     for name, options, text in _SETTINGS:
-        parser.add_argument(f"--{name.replace('_', '-')}", default=argparse.SUPPRESS, help=text, **options)
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", default=argparse.SUPPRESS, help=without_default(text) if changes else text, **options
+        )  # fmt: skip
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:

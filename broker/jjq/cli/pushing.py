@@ -54,7 +54,7 @@ def add_commands(commands: Commands) -> None:
     )
     parser.add_argument("--atomic", action="store_true", help="all of it becomes visible at once, or nothing")
     parser.add_argument(
-        "--writer", metavar="ID", help="with --batch: exactly once. A batch that was pushed is not again"
+        "--writer", metavar="ID", help="with --batch: exactly once. A batch that was pushed before is left out"
     )
     parser.add_argument(
         "--batch", type=typed(whole), metavar="N", help="number of this writer's batch; implies --atomic"

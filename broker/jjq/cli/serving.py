@@ -25,6 +25,7 @@ def add_commands(commands: Commands) -> None:
         "  jjq serve --config /etc/jjq/jjq.toml --http-port 8080\n"
         "  jjq serve --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem      # with tokens: `jjq token create`\n"
         "Each setting may also be in the environment, as JJQ_HTTP_PORT, or in the file of --config.",
+        broker=False,
     )  # fmt: skip
     add_config(parser)
     for name, field in FIELDS.items():

@@ -15,6 +15,7 @@ from jjq.cli.arguments import (
     Commands,
     UsageError,
     add_command,
+    not_negative,
     open_store,
     start,
     typed,
@@ -47,8 +48,8 @@ def add_commands(commands: Commands) -> None:
         "--end", type=typed(start), metavar="END", help="where to stop, exclusive; in the same forms (default: latest)"
     )
     parser.add_argument(
-        "-n", "--count", type=typed(whole), metavar="N",
-        help=f"so many records: the last (default: {_LAST}; with --follow none, by 0), or with --start the first",
+        "-n", "--count", type=typed(not_negative), metavar="N",
+        help=f"so many records: the last (default: {_LAST}; 0 with --follow, for none of them), or with --start the first",
     )  # fmt: skip
     parser.add_argument("--follow", "-f", action="store_true", help="go on with each new record until interrupted")
     parser.add_argument("--columns", metavar="NAMES", help="only these columns, with commas between them")

@@ -20,7 +20,7 @@ _TIMES = ("created_at", "expires_at", "rotated_at", "previous_until")
 def add_commands(commands: Commands) -> None:
     group = add_group(commands, "token", "who may ask a broker for what: make, list, rotate and revoke tokens")
     parser = _add(
-        group, "create", _create, "make a token, print it this once, and the store if there is none",
+        group, "create", _create, "make a token and print it, this once; makes the store if there is none",
         "  jjq token create loader --write 'orders.*'\n"
         "  jjq token create dashboard --read '*' --expires '90 days'\n"
         "  jjq token create operator --admin '*' --json",
@@ -60,7 +60,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def _add(group: Commands, name: str, run: Any, summary: str, examples: str) -> Parser:
-    parser = add_command(group, name, run, summary, examples)
+    parser = add_command(group, name, run, summary, examples, broker=False)
     parser.add_argument(
         "--tokens", metavar="FILE", default=argparse.SUPPRESS,
         help="the file they are in (default: $JJQ_TOKENS, what --config says, or tokens.json in the store)",
@@ -123,7 +123,7 @@ def _list(arguments: argparse.Namespace) -> int:
             )
             for each in found
         ],
-        output.none_of("tokens", None, "`jjq token create NAME`"),
+        output.none_of("tokens", None, "`jjq token create NAME --read '*'`"),
     )  # fmt: skip
     return OK
 

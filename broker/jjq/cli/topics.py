@@ -24,6 +24,7 @@ from jjq.cli.arguments import (
     or_none,
     typed,
     whole,
+    without_default,
 )
 from jjq.cli.exits import OK
 from jjq.values import size
@@ -70,7 +71,7 @@ def add_commands(commands: Commands) -> None:
         "  jjq topic create weather --schema-from weather.csv --column visib:double",
     )  # fmt: skip
     parser.add_argument("topic", metavar="TOPIC")
-    parser.add_argument("--partitions", type=typed(at_least_one), metavar="N", help="default: 1")
+    parser.add_argument("--partitions", type=typed(at_least_one), metavar="N", help="how many it has (default: 1)")
     parser.add_argument(
         "--column", type=typed(column), action="append", default=[], metavar="NAME:TYPE",
         help="a column of the schema; repeat it for each. Types: string, binary, bool, int8 to int64, float, double, date, "
@@ -94,7 +95,7 @@ def add_commands(commands: Commands) -> None:
     parser.add_argument("topic", metavar="TOPIC")
 
     parser = add_command(
-        group, "alter", _alter, "change settings of a topic, add columns or partitions; nobody needs to restart",
+        group, "alter", _alter, "change settings of a topic, add columns or partitions; what is not given stays, and nobody needs to restart",
         "  jjq topic alter flights --retention '30 days'\n  jjq topic alter flights --add-column gate:string\n"
         "  jjq topic alter flights --partitions 8",
     )  # fmt: skip
@@ -107,7 +108,7 @@ def add_commands(commands: Commands) -> None:
         "--partitions", type=typed(at_least_one), metavar="N",
         help="add partitions until there are N; keys choose among all of them from then on",
     )  # fmt: skip
-    _add_settings(parser)
+    _add_settings(parser, changes=True)
 
     parser = add_command(
         group, "empty", _empty, "let go of every record; offsets go on, subscribers skip to there",
@@ -124,9 +125,11 @@ def add_commands(commands: Commands) -> None:
     channels.add_topic_commands(group)
 
 
-def _add_settings(parser: argparse.ArgumentParser) -> None:
+def _add_settings(parser: argparse.ArgumentParser, *, changes: bool = False) -> None:
     for name, options, text in _SETTINGS:
-        parser.add_argument(f"--{name.replace('_', '-')}", default=argparse.SUPPRESS, help=text, **options)
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", default=argparse.SUPPRESS, help=without_default(text) if changes else text, **options
+        )  # fmt: skip
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:

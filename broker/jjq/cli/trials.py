@@ -14,6 +14,7 @@ from jjq.cli.arguments import Commands, add_command, at_least_one, open_store, s
 from jjq.cli.exits import DAMAGE, OK
 from jjq.values import size
 
+_STORE_HELP = "the store to try it in, in topics of its own (default: a temporary one beside where the store would be)"
 _SECONDS = (0.01, 86_400.0)  # how long a trial may take
 
 
@@ -22,6 +23,7 @@ def add_commands(commands: Commands) -> None:
         commands, "check", _check,
         "producers and consumers as processes that are killed again and again: does a stream arrive in order, whole, once?",
         "  jjq check\n  jjq check --seconds 60 --producers 4 --consumers 4\n  jjq check --store /srv/jjq --no-kills --json",
+        store=_STORE_HELP, broker=False,
     )  # fmt: skip
     parser.add_argument(
         "--seconds",
@@ -41,6 +43,7 @@ def add_commands(commands: Commands) -> None:
     parser = add_command(
         commands, "bench", _bench, "what this machine does: figures for publishing, subscribing and resuming, in seconds",
         "  jjq bench\n  jjq bench --size 1KB --seconds 3\n  jjq bench --store /srv/jjq --json",
+        store=_STORE_HELP, broker=False,
     )  # fmt: skip
     parser.add_argument(
         "--size", type=typed(size), default=100, metavar="SIZE", help="of a record (default: 100 bytes)"

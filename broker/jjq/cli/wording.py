@@ -7,6 +7,7 @@ import re
 # What is said of Python's arguments, and of the command's.
 _SAID = (
     ("; pass exist_ok=True to use it as it is", "; add --exist-ok to leave it as it is"),
+    ("give it topics to read, write or admin", "give it topics by --read, --write or --admin, such as --read '*'"),
     (
         "make it with timestamps='producer' to push them",
         "make one with `jjq topic create --timestamps producer` to push them",

@@ -9,6 +9,7 @@ from jjq.cli import output
 from jjq.cli.arguments import Commands, add_command, add_group, add_yes, confirm, open_store
 from jjq.cli.exits import OK
 from jjq.errors import JjqError
+from jjq.hints import which
 
 
 class WriterNotFound(JjqError):
@@ -45,8 +46,9 @@ def _reset(arguments: argparse.Namespace) -> int:
         known = {each.id: each for each in store.writers()}
         writer = known.get(arguments.writer)
         if writer is None:
-            names = ", ".join(sorted(known)[:5]) or "none"
-            raise WriterNotFound(f"there is no writer {arguments.writer!r}; there are: {names}")
+            raise WriterNotFound(
+                f"there is no writer {arguments.writer!r}; {which(arguments.writer, sorted(known)) or 'there are none'}"
+            )
         confirm(
             arguments,
             f"Writer {writer.id} has committed up to batch {writer.last_batch}; batches it sends again will be there twice.",

@@ -190,7 +190,8 @@ def _parsed(source: Source, number: int, line: bytes, fraction: Callable[[str], 
     try:
         return json.loads(line, parse_float=fraction, object_pairs_hook=unique)
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"{source.name}, line {number} is not JSON: {error}{_spread(number, line)}") from error
+        spread = "" if line.rstrip().endswith((b"}", b"]")) else _spread(number, line)  # else it is wrong in itself
+        raise InputError(f"{source.name}, line {number} is not JSON: {error}{spread}") from error
     except ValueError as error:  # a name that is there twice, a number that is no number
         raise InputError(f"{source.name}, line {number}: {error}") from error
 
@@ -317,6 +318,10 @@ def read_csv(
         stream = source.stream()
         if header:
             names = _csv_names(stream.peek(), delimiter)
+            if other := _other_delimiter(names, columns.names, stream.peek()):
+                raise InputError(
+                    f"{source.name}: with {delimiter!r} between them its first line has the one column {names[0]!r}; add --delimiter {other}"
+                )
         reader = csv.open_csv(stream, options, csv.ParseOptions(delimiter=delimiter, newlines_in_values=True), convert)
         for batch in reader:
             yield pa.Table.from_batches([batch])
@@ -336,6 +341,17 @@ def _csv_names(start: bytes, delimiter: str) -> list[str]:
         return next(filter(None, csv_rows.reader(text, delimiter=delimiter)), [])
     except csv_rows.Error:
         return []
+
+
+def _other_delimiter(names: list[str], columns: list[str], start: bytes) -> str | None:
+    """What stands between the topic's columns in a first line that seems to be one name, as a shell takes it."""
+    if len(names) != 1 or names[0] in columns:
+        return None
+    for written, other in (("';'", ";"), ("'\\t'", "\t"), ("'|'", "|"), ("','", ",")):
+        found = _csv_names(start, other)
+        if len(found) > 1 and set(columns).issuperset(found):
+            return written
+    return None
 
 
 def _csv_column(index: int, names: list[str]) -> str:

@@ -113,7 +113,7 @@ def normalise(settings: Mapping[str, Any]) -> dict[str, Any]:
         elif name in known:
             result[name] = value
         else:
-            hint = did_you_mean(name, [*known, *_DURATIONS], "'")
+            hint = did_you_mean(name, [*known, *_DURATIONS, "partitions"], "'")
             raise InvalidArgument(f"a topic has no setting {name!r}{hint and '; ' + hint}")
     return result
 

@@ -85,7 +85,8 @@ def narrowed(column: Any, kind: pa.DataType) -> Any:
 
 
 def check_values(values: Sequence[Any], kind: pa.DataType) -> None:
-    """Raises ValueError for a value that pyarrow would change without a word; for others that do not fit it raises."""
+    """Raises ValueError for a value that pyarrow would change without a word, and TypeError for a text in the place of a time, of
+    which pyarrow says what misleads; for others that do not fit it raises."""
     check = _CHECKS.get(kind.id)
     if check is not None:
         check(values, kind)
@@ -105,6 +106,8 @@ def _moments(values: Sequence[Any], kind: pa.DataType) -> None:
     zoned, others = kind.tz is not None, []
     for value in values:
         if not isinstance(value, datetime):
+            if isinstance(value, str):
+                raise TypeError(f"{value!r} is a text; a time is a datetime, or microseconds since the epoch")
             others.append(value)
         elif (value.tzinfo is None) is zoned:
             raise ValueError(f"{value} has {'no' if zoned else 'a'} time zone")

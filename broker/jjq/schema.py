@@ -50,15 +50,16 @@ def pushed(user: pa.Schema) -> pa.Schema:
 PLAIN = pushed(RAW)
 
 
-def check_schema(schema: object) -> pa.Schema:
-    """The schema as the files will have it; raises SchemaMismatch for what Spark could not read.
+def check_schema(schema: object, argument: str = "schema") -> pa.Schema:
+    """The schema as the files will have it; raises SchemaMismatch for what Spark could not read. `argument` is what the caller
+    gave it as.
 
     Types that only differ in their encoding become the plain one (large_string, string_view and dictionary become
     string; any time unit becomes microseconds, any zone UTC). Every column is nullable, metadata is dropped.
     """
     if not isinstance(schema, pa.Schema):
         raise InvalidArgument(
-            f"schema must be a pyarrow.Schema, not {type(schema).__name__}; pa.schema({{'name': pa.string()}}) makes one"
+            f"{argument} must be a pyarrow.Schema, not {type(schema).__name__}; pa.schema({{'name': pa.string()}}) makes one"
         )
     if not len(schema):
         raise SchemaMismatch("a schema needs at least one column; leave it out for a topic of plain values")
@@ -138,7 +139,7 @@ def add_columns(old: pa.Schema | None, new: object) -> pa.Schema:
         raise SchemaMismatch(
             "the topic has no schema, so columns cannot be added; make a topic with one and replay into it"
         )
-    added = check_schema(new)
+    added = check_schema(new, "add_columns")
     fields = list(old)
     by_name = {field.name.lower(): field for field in old}
     for field in added:
@@ -175,9 +176,10 @@ def to_table(data: object) -> pa.Table:
         batches = list(data)
         if batches and all(isinstance(batch, pa.RecordBatch) for batch in batches):
             return pa.Table.from_batches(batches)
+    rows = "; push_many takes a list of rows" if isinstance(data, list) else ""
     raise InvalidArgument(
         f"push_table takes Arrow tables or batches, pandas or Polars frames, or anything with the Arrow C stream, "
-        f"not {type(data).__name__}"
+        f"not {type(data).__name__}{rows}"
     )
 
 
@@ -295,7 +297,7 @@ def rows_to_table(rows: Sequence[Mapping[str, Any]], user: pa.Schema) -> pa.Tabl
         if not isinstance(row, Mapping):
             raise SchemaMismatch(
                 f"{f'record {i}: ' if len(rows) > 1 else ''}a topic with a schema takes mappings of its columns, not "
-                f"{type(row).__name__}"
+                f"{type(row).__name__}{'; push_many takes a list of them' if isinstance(row, list) else ''}"
             )
         if not known.issuperset(row):
             unknown = next(name for name in row if name not in known)

@@ -202,7 +202,8 @@ def test_emptying_keeps_counting(store: jjq.Store) -> None:
         ({"retention": dt.timedelta(0)}, "longer than nothing"),
         ({"compression": "gzip"}, "compression must be one of"),
         ({"segment_byte": 1 << 20}, "did you mean 'segment_bytes'"),
-        ({"schema": {"a": "int"}}, "must be a pyarrow.Schema"),
+        ({"schema": {"a": "int"}}, "schema must be a pyarrow.Schema"),
+        ({"partition": 3}, "no setting 'partition'; did you mean 'partitions'"),
     ],
 )
 def test_bad_settings_say_what_can_be_set(store: jjq.Store, settings: dict[str, object], message: str) -> None:
@@ -384,6 +385,7 @@ def test_duckdb_and_polars_read_the_reader(store: jjq.Store) -> None:
         ({"delay": "late"}, "column 'delay' takes int32"),
         ({"delay": 1 << 40}, "column 'delay' takes int32"),
         (b"AA", "takes mappings"),
+        ([{"carrier": "AA"}], "not list; push_many takes a list of them"),
     ],
 )
 def test_rows_that_do_not_fit_the_schema_change_nothing(store: jjq.Store, row: object, message: str) -> None:

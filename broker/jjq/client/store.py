@@ -156,7 +156,7 @@ class RemoteStore(Store):
     def alter_topic(
         self, name: str, *, partitions: int | None = None, add_columns: pa.Schema | None = None, **settings: Any
     ) -> Topic:
-        added = None if add_columns is None else check_schema(add_columns)
+        added = None if add_columns is None else check_schema(add_columns, "add_columns")
         return self._made(
             self.connection.act(
                 "alter_topic", name=name, partitions=partitions, add_columns=wire.pack_schema(added), settings=settings

@@ -233,7 +233,9 @@ def working_directory(wanted: Path | None, keep: bool) -> Iterator[Path]:
         if wanted is None and not keep:
             shutil.rmtree(directory, ignore_errors=True)
         else:
-            print(f"\nStores and checkpoints are in {directory}; try: jjq --store {directory}/first/store topic list")
+            jjq_command = Path(sys.executable).with_name("jjq")  # ./run demo leaves no shell behind that finds it
+            print(f"\nStores and checkpoints are in {directory}; try:")
+            print(f"{jjq_command} --store {directory}/first/store topic list")
 
 
 def main() -> int:

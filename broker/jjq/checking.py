@@ -30,7 +30,7 @@ from jjq.topic import Topic
 _BATCH = 200  # records of an exactly-once batch
 _VALUE_BYTES = 100
 _BETWEEN_KILLS_S = (0.1, 0.6)
-_DRAIN_S = 60.0  # how long consumers may take for what is left when nobody pushes any more
+_STILL_S = 60.0  # how long consumers may stand still although records are left, and how long all may take to begin
 _LOOK_S = 0.02
 _SEGMENT_BYTES = 256 << 10  # small, so that files are rolled and compacted meanwhile
 
@@ -125,7 +125,7 @@ def _run(store: Store, topic: Topic, report: CheckReport, seconds: float, chance
         reading.append(_Consuming(store.path, name))
     workers: list[_Worker] = [*pushing, *reading]
     try:
-        latest = time.monotonic() + _DRAIN_S
+        latest = time.monotonic() + _STILL_S
         while not all(each.at_work or each.failed for each in workers) and time.monotonic() < latest:
             time.sleep(_LOOK_S)
         until = time.monotonic() + seconds
@@ -142,8 +142,11 @@ def _run(store: Store, topic: Topic, report: CheckReport, seconds: float, chance
         for producer in pushing:
             producer.stop()
         ends = {bounds.partition: bounds.end for bounds in topic.offsets()}
-        deadline = time.monotonic() + _DRAIN_S
+        seen, deadline = None, 0.0
         while any(each.behind(ends) for each in reading) and not any(each.failed for each in workers):
+            stand = [dict(each.marks.next) for each in reading]
+            if stand != seen:
+                seen, deadline = stand, time.monotonic() + _STILL_S
             if time.monotonic() > deadline:
                 report.problems += [
                     f"{each.marks.who} stands at {each.marks.next}, the ends are {ends}"

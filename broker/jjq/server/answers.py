@@ -11,6 +11,16 @@ from jjq.values import size_of
 ANSWER_BYTES = 8 << 20
 _FIRST = 8  # records; how large these are says how many more there is room for
 _GROWTH = 4
+_PLACE_BYTES = 64  # topic, offset and the like
+
+
+def bytes_of(record: Record) -> int:
+    """About how many bytes a record has in an answer."""
+    value, key, headers = record.value, record.key, record.headers
+    size = _PLACE_BYTES + (len(value) if type(value) is bytes else size_of(value))  # as most are
+    if key is not None:
+        size += len(key)
+    return size if headers is None else size + size_of(headers)
 
 
 def taken(take: Callable[[int], Sequence[Record]], most: int) -> list[Record]:
@@ -31,7 +41,7 @@ def taken(take: Callable[[int], Sequence[Record]], most: int) -> list[Record]:
         if not more:
             break
         found += more
-        size += sum(map(size_of, more))
+        size += sum(map(bytes_of, more))
         room = (ANSWER_BYTES - size) * len(found) // size
         wanted = max(1, min(_GROWTH * len(found), room))
     return found

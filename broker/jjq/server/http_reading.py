@@ -17,7 +17,7 @@ from jjq.feed import Feed, beginnings
 from jjq.model import Record
 from jjq.records import METADATA, to_records
 from jjq.schema import RAW
-from jjq.server.answers import ANSWER_BYTES, taken
+from jjq.server.answers import ANSWER_BYTES, bytes_of, taken
 from jjq.server.feeds import positions_text
 from jjq.server.http_errors import RequestError
 from jjq.server.http_operations import ARROW, BYTES, EVENTS, JSON, Table, header, path, query
@@ -28,7 +28,6 @@ from jjq.server.sse import Stream, TopicSource
 from jjq.server.waiting import look_until
 from jjq.skipping import ON_DATA_LOSS
 from jjq.topic import Topic
-from jjq.values import size_of
 
 table = Table("Records")
 
@@ -174,7 +173,7 @@ def _search(
                     rows = batch.filter(_contains(batch, text))
                     for record in to_records(topic.name, rows, topic.schema is None):
                         found.append(record)
-                        size += size_of(record)
+                        size += bytes_of(record)
                         positions[each] = record.offset + 1
                         if len(found) >= most or size > ANSWER_BYTES:
                             return found, positions, False

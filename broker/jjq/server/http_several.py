@@ -19,7 +19,7 @@ from jjq.errors import DataLoss, JjqError, OffsetOutOfRange, TopicDeleted
 from jjq.feed import Feed, beginnings, watched
 from jjq.interest import Interest, check_pattern, glob
 from jjq.model import Record, TopicOffsets, check_name
-from jjq.server.answers import ANSWER_BYTES, taken
+from jjq.server.answers import ANSWER_BYTES, bytes_of, taken
 from jjq.server.feeds import Chunk, TopicFeed, positions_text
 from jjq.server.http_errors import RequestError
 from jjq.server.http_operations import EVENTS, JSON, Table, header, query
@@ -30,7 +30,6 @@ from jjq.server.sse import Stream, TopicSource
 from jjq.server.waiting import found_in
 from jjq.store import Store
 from jjq.topic import Topic
-from jjq.values import size_of
 
 table = Table("Records")
 
@@ -393,7 +392,7 @@ class _Page:
                 if not more:
                     waiting.remove(topic_id)
                 self.records += more
-                size += sum(map(size_of, more))
+                size += sum(map(bytes_of, more))
         if failure is not None and not self.records and not self.lost:
             raise failure
 

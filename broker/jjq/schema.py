@@ -32,7 +32,7 @@ METADATA_TYPES: dict[str, pa.DataType] = {
     "_headers": HEADERS,
 }
 MOST_COLUMNS = 4096  # of a topic, fields of structs and the like included: some work is done for each, in each batch
-_MOST_DEPTH = 60  # Arrow's streams take 64
+MOST_DEPTH = 60  # Arrow's streams take 64
 _BINARY = pa.binary()
 RAW = pa.schema([pa.field("value", _BINARY)])
 NO_LIST_VIEWS = "list views are not taken; make lists of them"
@@ -83,10 +83,8 @@ def _check_columns(schema: Iterable[pa.Field]) -> None:
         count += 1
         while pa.types.is_dictionary(kind):
             kind = kind.value_type
-        if depth > _MOST_DEPTH:
-            raise SchemaMismatch(
-                f"a column has more than {_MOST_DEPTH} levels of fields within fields; keep it as JSON"
-            )
+        if depth > MOST_DEPTH:
+            raise SchemaMismatch(f"a column has more than {MOST_DEPTH} levels of fields within fields; keep it as JSON")
         waiting += [(kind.field(i).type, depth + 1) for i in range(min(kind.num_fields, MOST_COLUMNS + 1))]
     if count + len(waiting) > MOST_COLUMNS:
         raise SchemaMismatch(

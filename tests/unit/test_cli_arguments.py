@@ -16,6 +16,7 @@ from jjq.cli.care import _share
 from jjq.cli.inputs import delimiter_of, format_of
 from jjq.cli.progress import Progress
 from jjq.errors import InvalidArgument
+from jjq.typenames import data_type
 from jjq.values import size
 
 
@@ -58,7 +59,7 @@ def test_what_is_no_start_by_partition(text: str) -> None:
     ("text", "kind"),
     [
         ("string", pa.string()), ("INT32", pa.int32()), ("long", pa.int64()), ("bytes", pa.binary()),
-        ("timestamp", pa.timestamp("us", tz="UTC")), ("timestamp_ntz", pa.timestamp("us")), ("date", pa.date32()),
+        ("timestamp", pa.timestamp("us", tz="UTC")), ("timestamp_ntz", pa.timestamp("us")), ("date", pa.date32()), ("date32", pa.date32()),
         ("decimal(10, 2)", pa.decimal128(10, 2)), ("list<list<int8>>", pa.list_(pa.list_(pa.int8()))),
         ("map<string,decimal(5,1)>", pa.map_(pa.string(), pa.decimal128(5, 1))),
         ("struct<Name: string, tags: list<string>, at: struct<x:double>>",
@@ -66,18 +67,18 @@ def test_what_is_no_start_by_partition(text: str) -> None:
     ],
 )  # fmt: skip
 def test_types(text: str, kind: pa.DataType) -> None:
-    assert arguments.data_type(text) == kind
+    assert data_type(text) == kind
     assert arguments.column(f"c:{text}") == pa.field("c", kind)
 
 
 @pytest.mark.parametrize(
     "text",
     ["", "int33", "list<>", "list<int32", "list<int32,int8>", "map<string>", "decimal(99,1)", "string(1,2)", "int32>",
-     "struct<a>", "list<int32>x"],
+     "struct<a>", "list<int32>x", "decimal(2,3)", "decimal(1234567,1)", "list<" * 70 + "int" + ">" * 70, "x" * 70_000],
 )  # fmt: skip
 def test_what_is_no_type(text: str) -> None:
     with pytest.raises(InvalidArgument, match="type"):
-        arguments.data_type(text)
+        data_type(text)
 
 
 @pytest.mark.parametrize("text", ["a", "", ":int32", " :int32"])

@@ -17,17 +17,11 @@ from jjq.cli.exits import USAGE
 from jjq.clock import is_unit
 from jjq.errors import InvalidArgument
 from jjq.hints import did_you_mean, meant
+from jjq.typenames import data_type
 
 DEFAULT_STORE = "jjq-data"
 STORE_HELP = f"directory of the store (default: $JJQ_STORE, else ./{DEFAULT_STORE})"
 _PATIENCE_S = 5.0  # with a broker that cannot be reached, where somebody sits and waits
-_TYPES: dict[str, pa.DataType] = {
-    "string": pa.string(), "str": pa.string(), "text": pa.string(), "binary": pa.binary(), "bytes": pa.binary(),
-    "bool": pa.bool_(), "boolean": pa.bool_(), "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(),
-    "int64": pa.int64(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "float32": pa.float32(),
-    "double": pa.float64(), "float64": pa.float64(), "date": pa.date32(), "duration": pa.duration("us"),
-    "timestamp": pa.timestamp("us", tz="UTC"), "timestamp_ntz": pa.timestamp("us"),
-}  # fmt: skip
 
 
 class UsageError(InvalidArgument):
@@ -339,51 +333,3 @@ def column(text: str) -> pa.Field:
     if not separator or not name.strip():
         raise InvalidArgument(f"{text!r} is no column; write name:type, for example delay:int32")
     return pa.field(name.strip(), data_type(kind))
-
-
-def data_type(text: str) -> pa.DataType:
-    """An Arrow type from its name: `int32`, `decimal(10,2)`, `list<string>`, `map<string,int64>`, `struct<a:int32>`."""
-    kind, rest = _type(text.replace(" ", "").lower() if "<" not in text else text.replace(" ", ""))
-    if rest:
-        raise InvalidArgument(f"{text!r} is no type: {rest!r} is too much")
-    return kind
-
-
-def _type(text: str) -> tuple[pa.DataType, str]:
-    """A type at the beginning of the text, and what follows it."""
-    word = re.match(r"[a-z_0-9]*", text, re.IGNORECASE)
-    name = word.group().lower() if word else ""
-    rest = text[len(name) :]
-    if match := re.match(r"\((\d+),(\d+)\)", rest):
-        if name not in ("decimal", "decimal128") or not 1 <= int(match.group(1)) <= 38:
-            raise InvalidArgument(f"{text!r} is no type; a decimal is decimal(10,2), of up to 38 digits")
-        return pa.decimal128(int(match.group(1)), int(match.group(2))), rest[match.end() :]
-    if name in ("list", "map", "struct") and rest.startswith("<"):
-        return _nested(name, text, rest[1:])
-    if name not in _TYPES:
-        raise InvalidArgument(
-            f"there is no type {name or text!r}; there are string, binary, bool, int8 to int64, float, double, date, timestamp, "
-            f"timestamp_ntz, duration, decimal(p,s), list<t>, map<k,v> and struct<name:t>"
-        )
-    return _TYPES[name], rest
-
-
-def _nested(name: str, text: str, rest: str) -> tuple[pa.DataType, str]:
-    fields: list[pa.Field] = []
-    while True:
-        label = f"f{len(fields)}"
-        if name == "struct":
-            label, _, rest = rest.partition(":")
-        kind, rest = _type(rest)
-        fields.append(pa.field(label, kind))
-        separator, rest = rest[:1], rest[1:]
-        if separator == ">":
-            break
-        if separator != ",":
-            raise InvalidArgument(f"{text!r} is no type: a > is missing")
-    types = [field.type for field in fields]
-    if name == "struct":
-        return pa.struct(fields), rest
-    if len(types) != (2 if name == "map" else 1):
-        raise InvalidArgument(f"{text!r} is no type: a {name} has {'two types' if name == 'map' else 'one type'} in it")
-    return (pa.map_(*types) if name == "map" else pa.list_(types[0])), rest

@@ -18,6 +18,7 @@ from jjq.server.http_records import instant, start_of
 from jjq.server.http_requests import Json, Request
 from jjq.store import Store
 from jjq.topic import Topic
+from jjq.typenames import data_type
 from jjq.values import shown
 
 table = Table("Topics")
@@ -35,7 +36,7 @@ _SETTINGS = {
 }  # fmt: skip
 _COLUMNS = {
     "type": "object", "additionalProperties": {"type": "string"},
-    "description": "By name a type: string, binary, bool, int8 to int64, float32, float64, date32, timestamp, or decimal(p,s).",
+    "description": "By name a type, as the command line takes them: string, int32, timestamp, decimal(10,2), list<string> and others.",
 }  # fmt: skip
 NEW_TOPIC = named(
     "NewTopic",
@@ -68,11 +69,6 @@ TOPIC_JSON = named(
     },
 )  # fmt: skip
 _GONE: Mapping[int, Any] = {204: ("Done.", {})}
-_TYPES = {
-    "string": pa.string(), "binary": pa.binary(), "bool": pa.bool_(), "int8": pa.int8(), "int16": pa.int16(),
-    "int32": pa.int32(), "int64": pa.int64(), "float": pa.float32(), "float32": pa.float32(), "double": pa.float64(),
-    "float64": pa.float64(), "date32": pa.date32(), "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"),
-}  # fmt: skip
 
 
 def columns_of(columns: dict[str, str]) -> pa.Schema:
@@ -83,15 +79,10 @@ def columns_of(columns: dict[str, str]) -> pa.Schema:
 
 
 def _type_of(name: str, text: str) -> pa.DataType:
-    kind = text.strip().lower()
-    if kind in _TYPES:
-        return _TYPES[kind]
-    head, _, rest = kind.removesuffix(")").partition("(")
-    numbers = rest.split(",")
-    if head in ("decimal", "decimal128") and len(numbers) == 2 and all(each.strip().isdecimal() for each in numbers):
-        with contextlib.suppress(ValueError, pa.ArrowInvalid):
-            return pa.decimal128(int(numbers[0]), int(numbers[1]))
-    raise InvalidArgument(f"column {name!r}: there is no type {text!r} here; use {', '.join(_TYPES)} or decimal(p,s)")
+    try:
+        return data_type(text)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"column {shown(name)}: {error.message}") from error
 
 
 @table.operation(

@@ -40,9 +40,13 @@ def test_a_topic_is_made_altered_described_and_deleted(front: Front) -> None:
     assert front.code("POST", "/api/topics", json={"name": "flights"}) == (409, "topic_exists")
     altered = front.json(
         "PATCH", "/api/topics/flights",
-        json={"partitions": 4, "add_columns": {"origin": "string", "price": "decimal(10, 2)"}, "sync": "interval"},
+        json={
+            "partitions": 4, "sync": "interval",
+            "add_columns": {"origin": "text", "price": "decimal(10, 2)", "stops": "list<struct<at: string, wait: int>>"},
+        },
     )  # fmt: skip
     assert (len(altered["partitions"]), altered["config"]["sync"]) == (4, "interval")
+    assert altered["schema"]["stops"] == "list<item: struct<at: string, wait: int32>>"
     assert front.json("GET", "/api/topics/flights") == altered
     assert front.json("GET", "/api/topics")["topics"] == [
         {"name": "flights", "id": made["id"], "partitions": 4, "records": 0}
@@ -61,6 +65,8 @@ def test_a_topic_is_made_altered_described_and_deleted(front: Front) -> None:
         ({"name": "t", "partitions": "2"}, "invalid_request"),
         ({"name": "t", "sync": "sometimes"}, "invalid_argument"),
         ({"name": "t", "schema": {"_x": "string"}}, "schema_mismatch"),
+        ({"name": "t", "schema": {"x": "int33"}}, "invalid_argument"),
+        ({"name": "t", "schema": {"x": "list<" * 10_000}}, "invalid_argument"),
         ({"name": "t", "schema": {"x": "uuid"}}, "invalid_argument"),
         ([], "invalid_request"),
     ],

@@ -155,6 +155,26 @@ def test_what_the_broker_takes_bounds_every_way_to_push(front: Front) -> None:
     assert values(front, "t") == []
 
 
+def test_streams_on_which_clients_send_are_bounded(tmp_path: Path) -> None:
+    front = Front(tmp_path / "store", max_connections=2)
+    try:
+        topic = front.act("create_topic", {"name": "t"})["id"]
+        first, second = Appending(front, topic), Appending(front, topic)
+        assert [first.value(1, b"a")["start"], second.value(2, b"b")["start"]] == [0, 1]
+        refused = Appending(front, topic)
+        error = failure(refused.reader.read) or failure(refused.writer.close)
+        assert error is not None
+        assert code_of(error) == "too_many_requests"
+        first.writer.close()  # the broker has left it when this returns
+        third = Appending(front, topic)
+        assert third.value(3, b"c")["start"] == 2
+        for each in (second, third):
+            each.writer.close()
+        assert values(front, "t") == [b"a", b"b", b"c"]
+    finally:
+        front.close()
+
+
 def test_a_table_goes_in_by_requests_as_large_as_the_broker_takes(tmp_path: Path) -> None:
     made = Front(tmp_path / "store", max_record_bytes=8192, max_request_bytes=20_000)
     try:

@@ -255,4 +255,5 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
         with self._translated():
             call = self._call(context)
             self._check_size(len(descriptor.command or b""))
-            put(call, descriptor, reader, writer)
+            with call.served.sending():
+                put(call, descriptor, reader, writer)

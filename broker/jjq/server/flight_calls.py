@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jjq
 from jjq import wire
 from jjq.catalog.rows import TopicRow
-from jjq.errors import InvalidArgument, JjqError, StoreError, TopicNotFound
+from jjq.errors import InvalidArgument, JjqError, StoreError, TooManyRequests, TopicNotFound
 from jjq.model import SegmentInfo, StagedFile
 from jjq.server.flight_sessions import SILENCE_S, Session, Sessions
 from jjq.server.guard import NEEDS, Caller, Guard
@@ -46,9 +47,27 @@ class Served:
         self.store, self.settings, self.guard = store, settings, guard
         self.sessions = Sessions(settings.max_connections)
         self.stopping = False
+        self._streams = 0  # on which somebody sends
         self._topics: dict[str, tuple[Topic, float]] = {}  # and when it was made
         self._staged: dict[str, StagedFile] = {}
         self._mutex = threading.Lock()
+
+    @contextlib.contextmanager
+    def sending(self) -> Iterator[None]:
+        """While a client sends batches: each such stream keeps a thread here, however little comes."""
+        most = self.settings.max_connections
+        with self._mutex:
+            if self._streams >= most:
+                raise TooManyRequests(
+                    f"{most} streams of batches are open, as many as the broker takes (max_connections); try again later",
+                    retry_after=5.0,
+                )
+            self._streams += 1
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._streams -= 1
 
     def topic_by_id(self, topic_id: object) -> Topic:
         """A handle of the topic, kept among calls; raises TopicDeleted."""

@@ -64,7 +64,9 @@ class ServerSettings:
     )
     max_record_bytes: int = setting(16 << 20, "a larger record is refused, also where its topic would take it")
     max_object_bytes: int = setting(4 << 30, "a larger big object is refused, on both ports")
-    max_connections: int = setting(2000, "more connections by HTTP at a time are refused, and more clients by Flight")
+    max_connections: int = setting(
+        2000, "more connections by HTTP at a time are refused, and more clients by Flight or streams on which they send"
+    )
     max_subscriptions: int = setting(2000, "more clients that are sent what comes are refused, on both ports together")
     buffer_bytes: int = setting(
         4 << 20, "what may wait for one HTTP connection; a slower one is closed, and can resume"

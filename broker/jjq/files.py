@@ -232,13 +232,18 @@ def write_small(path: Path, data: bytes, mode: int | None = None) -> None:
     unlink(temporary)
     fd = create(temporary)
     try:
-        if mode is not None:
-            os.fchmod(fd, mode)
-        pwrite(fd, data, 0)
-        datasync(fd)
-    finally:
-        close(fd)
-    replace(temporary, path)
+        try:
+            if mode is not None:
+                os.fchmod(fd, mode)
+            pwrite(fd, data, 0)
+            datasync(fd)
+        finally:
+            close(fd)
+        replace(temporary, path)
+    except BaseException:  # nobody would look for it
+        with contextlib.suppress(OSError):
+            unlink(temporary)
+        raise
     sync_dir(path.parent)
 
 

@@ -129,10 +129,14 @@ def at_first_use(store: Store, name: str, *, ephemeral: bool = False) -> Topic:
 def _make(store: Store, row: TopicRow) -> bool:
     """The directories, and then the row that makes them a topic; False when the name was taken meanwhile."""
     directory = store.path / "topics" / row.id
-    _make_directories(directory, range(row.partitions))
-    with files.translated("create", directory):
-        files.sync_dir(directory.parent)
-    topicfile.write(store.path, store.catalog, row)
+    try:
+        _make_directories(directory, range(row.partitions))
+        with files.translated("create", directory):
+            files.sync_dir(directory.parent)
+        topicfile.write(store.path, store.catalog, row)
+    except BaseException:  # it has no row, so nobody would look for it
+        _remove_empty(directory)
+        raise
     if store.catalog.add_topic(row, store.boot_id, NO_TS):
         return True
     _remove_empty(directory)

@@ -149,3 +149,30 @@ def test_a_read_that_fails_says_so_and_the_next_one_works(code: int, place: Path
                 contents(store)
             assert failing.failed is not None
             assert contents(store) == expected
+
+
+def test_a_topic_that_cannot_be_made_leaves_nothing_of_itself(place: Path) -> None:
+    with open_alone(place / "store") as store:
+        store.create_topic("t")
+        with Counting() as counting:
+            store.create_topic("counted", partitions=2)
+        there = sorted((place / "store" / "topics").iterdir())
+        own = [
+            number
+            for number, each in enumerate(counting.seen, 1)
+            if "topics" in each.path.parts and each.kind != "unlink"
+        ]
+        assert {counting.seen[number - 1].kind for number in own} >= {
+            "make_dirs",
+            "create",
+            "write",
+            "sync",
+            "replace",
+            "sync_dir",
+        }
+        for number in own:
+            with Failing(number, part=0.5) as failing, pytest.raises(StoreError):
+                store.create_topic("new", partitions=2)
+            assert sorted((place / "store" / "topics").iterdir()) == there, failing.failed
+            assert "new" not in [each.name for each in store.topics()]
+        assert store.create_topic("new", partitions=2).push(b"a").offset == 0

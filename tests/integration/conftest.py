@@ -14,7 +14,6 @@ import pytest
 
 import jjq
 from jjq import background
-from tests.brokers import serving
 from tests.integration.forks import Forks
 
 COMMAND = Path(sys.executable).with_name("jjq")
@@ -97,16 +96,35 @@ def forks() -> Iterator[Forks]:
     forks.end()
 
 
+@pytest.fixture(scope="session")
+def broker_forks() -> Iterator[Forks]:
+    """For a broker, which goes on while other commands run; one at a time."""
+    forks = Forks(environment(), "jjq.server.run", "jjq.server.flight")
+    yield forks
+    forks.end()
+
+
 @pytest.fixture
-def cli(tmp_path: Path, forks: Forks, place: str) -> Iterator[Cli]:
+def broker(tmp_path: Path, broker_forks: Forks) -> Iterator[str]:
+    """The address of a broker of the store in this directory, which has Flight alone."""
+    command = [str(COMMAND), "serve", "--store", str(tmp_path / "store"), "--no-http", "--flight-port", "0", "--json"]
+    log = tmp_path / "broker.log"
+    with broker_forks.running(command, tmp_path, environment(), log) as said:
+        line = said.readline()
+        assert line, log.read_text()
+        yield json.loads(line)["flight"]
+
+
+@pytest.fixture
+def cli(tmp_path: Path, forks: Forks, place: str, request: pytest.FixtureRequest) -> Iterator[Cli]:
     """Commands on a store that is named by its directory, or by the broker that serves it; tests may look into the directory
     either way."""
     store = tmp_path / "store"
     if place == "directory":
         yield Cli(tmp_path, store, forks, environment() | {"JJQ_STORE": str(store)}, str(store))
         return
-    with serving(store, "--no-http") as broker:
-        yield Cli(tmp_path, store, forks, environment() | {"JJQ_BROKER": broker.flight}, broker.flight)
+    address = request.getfixturevalue("broker")
+    yield Cli(tmp_path, store, forks, environment() | {"JJQ_BROKER": address}, address)
 
 
 @pytest.fixture

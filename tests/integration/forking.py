@@ -1,10 +1,12 @@
 """The program behind `forks.py`: it has imported `jjq`, and runs each command it is asked for in a fork of itself.
 
-It is asked on the socket that is its standard input, with a line of JSON and the command's three streams, and answers with the
-exit code. A fork leaves this module's loop and ends as the `jjq` command does, so what is done at exit is done there, too.
+It is asked on the socket that is its standard input, with a line of JSON and the command's three streams, and answers with
+the number of its process, then with the exit code. A fork leaves this module's loop and ends as the `jjq` command does, so what
+is done at exit is done there, too.
 """
 
 import gc
+import importlib
 import json
 import os
 import socket
@@ -32,6 +34,7 @@ def become_a_command() -> bool:
                 return True
             for each in streams:
                 os.close(each)
+            asked.sendall(b"%d\n" % child)
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             asked.sendall(b"%d\n" % code)
 
@@ -53,6 +56,8 @@ def become(command: dict[str, Any], streams: list[int]) -> None:
 
 
 if __name__ == "__main__":
+    for module in sys.argv[1:]:
+        importlib.import_module(module)
     gc.freeze()  # what is there now is not gone through again by each fork
     if become_a_command():
         sys.exit(main())

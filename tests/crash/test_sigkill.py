@@ -61,7 +61,8 @@ class Killer:
 
     def kill(self, kind: str) -> None:
         theirs, life = self._running[kind][1:]
-        for _ in range(self.chance.randrange(8)):
+        # A turn of maintenance is long, and the next one has begun when it has told of one: its instant is anywhere in it.
+        for _ in range(self.chance.randrange(2 if kind == "maintain" else 8)):
             life.told.append(theirs.recv())
         # Not a wait for something: the instant has to be any, so it is not one that the process knows of.
         until = time.perf_counter() + self.chance.random() * LONGEST_S
@@ -111,6 +112,10 @@ def check_told(path: Path, lives: list[Life]) -> int:
         topic = store.topic(workers.TOPIC)
         values = [topic.read(partitions=[p]).read_all()["value"].to_pylist() for p in range(topic.partitions)]
         assert_whole(store)
+    of_names: list[dict[bytes, list[bytes]]] = [{} for _ in values]  # what each has written, in order
+    for names, part in zip(of_names, values, strict=True):
+        for value in part:
+            names.setdefault(value.partition(b" ")[0], []).append(value)
     records = 0
     for life in lives:
         if life.kind == "maintain":
@@ -122,14 +127,13 @@ def check_told(path: Path, lives: list[Life]) -> int:
     for name in {life.name for life in lives if life.kind != "maintain"}:
         mine = [life for life in lives if life.name == name]
         many = 1 if mine[0].kind == "push" else workers.ROWS
-        prefix = name.encode() + b" "
-        found = [value for value in values[mine[0].partition] if value.startswith(prefix)]
+        found = of_names[mine[0].partition].get(name.encode(), [])
         last = max((number for life in mine for number, _ in life.told), default=-1)
         calls = len(found) // many
         # The call during which the process died may be there or not; a linked batch was then tried again.
         assert last + 1 <= calls <= last + 2
         assert found == [value for number in range(calls) for value in workers.rows(name, number, many)]
-        assert not any(value.startswith(prefix) for value in values[1 - mine[0].partition])
+        assert name.encode() not in of_names[1 - mine[0].partition]
     return records
 
 

@@ -177,4 +177,6 @@ def _spark_home() -> Path:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise JobError("pyspark is not installed: pip install 'jjq[spark]', or call ./run setup")
-    return Path(spec.origin).parent
+    installed = Path(spec.origin).parent
+    named = Path(os.environ.get("SPARK_HOME") or installed, "jars")  # another Spark, or the same one under another name
+    return named.parent if named.exists() and named.samefile(installed / "jars") else installed

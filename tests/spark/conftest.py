@@ -2,8 +2,10 @@
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -24,8 +26,21 @@ def java_options() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The installed Spark, with all that it has but a packed copy of its Python code: its workers, of which each query starts
+    some, would import that, and compile what they import each time, where the installed code is compiled."""
+    home = tmp_path_factory.mktemp("spark-home")
+    for part in Path(pyspark.__file__).parent.iterdir():
+        if part.name not in ("python", "work"):
+            (home / part.name).symlink_to(part)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_HOME", str(home))
+        yield home
+
+
 @pytest.fixture(scope="package")
-def spark(tmp_path_factory: pytest.TempPathFactory, java_options: None) -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory, java_options: None, spark_home: Path) -> Iterator[SparkSession]:
     """Spark on two cores of this machine, with this interpreter for its Python workers: they see what is installed."""
     scratch = tmp_path_factory.mktemp("spark")
     with pytest.MonkeyPatch.context() as patch:

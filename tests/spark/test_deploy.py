@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyspark
 import pytest
 
 import jjq
 from tests.stores import assert_whole
 
 HERE = Path(__file__).parent
-PYSPARK = Path(pyspark.__file__).parent
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 CONNECT = ("grpc", "grpc_status", "zstandard")
 with_connect = pytest.mark.skipif(
@@ -59,24 +57,19 @@ def rows(store: jjq.Store, topic: str) -> list[dict[str, Any]]:
     return sorted(found, key=str)
 
 
-def test_spark_submit_to_a_cluster_of_two_executors(store: jjq.Store, tmp_path: Path) -> None:
+def test_spark_submit_to_a_cluster_of_two_executors(store: jjq.Store, spark_home: Path, tmp_path: Path) -> None:
     store.create_topic("in", partitions=2).push_many([b"%03d" % i for i in range(400)])
-    # Executors make their directories in Spark's, so it is one of this test, with everything of the real one in it.
-    home = tmp_path / "spark"
-    home.mkdir()
-    for part in PYSPARK.iterdir():
-        if part.name != "work":
-            (home / part.name).symlink_to(part)
     confs = {
         "spark.ui.enabled": "false",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],  # which is the driver's alone
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
         "spark.locality.wait": "0s",
     }
     printed = run(
-        home / "bin" / "spark-submit",
+        spark_home / "bin" / "spark-submit",
         "--master",
         "local-cluster[2,1,1024]",
         *(part for name, value in confs.items() for part in ("--conf", f"{name}={value}")),
@@ -84,7 +77,6 @@ def test_spark_submit_to_a_cluster_of_two_executors(store: jjq.Store, tmp_path: 
         store.path,
         tmp_path / "checkpoint",
         where=tmp_path,
-        SPARK_HOME=str(home),
     )
     told = last_line(printed)
     assert told["master"] == "local-cluster[2,1,1024]"
@@ -105,7 +97,9 @@ def test_a_spark_connect_client_reads_and_writes(store: jjq.Store, tmp_path: Pat
 
 @with_connect
 @with_pipelines
-def test_a_declarative_pipeline_reads_one_topic_and_writes_another_once(store: jjq.Store, tmp_path: Path) -> None:
+def test_a_declarative_pipeline_reads_one_topic_and_writes_another_once(
+    store: jjq.Store, spark_home: Path, tmp_path: Path
+) -> None:
     spec = tmp_path / "spark-pipeline.yml"
     spec.write_text(
         f"name: flights\nstorage: {(tmp_path / 'storage').as_uri()}\n"
@@ -114,7 +108,7 @@ def test_a_declarative_pipeline_reads_one_topic_and_writes_another_once(store: j
     )
     (tmp_path / "definitions.py").symlink_to(HERE / "pipeline.py")
     for expected in ([31], [31, 40]):
-        command = (PYSPARK / "bin" / "spark-pipelines", "run", "--spec", spec, "--conf", "spark.ui.enabled=false")
-        run(*command, where=tmp_path, SPARK_HOME=str(PYSPARK))
+        command = (spark_home / "bin" / "spark-pipelines", "run", "--spec", spec, "--conf", "spark.ui.enabled=false")
+        run(*command, where=tmp_path)
         assert [row["delay"] for row in rows(store, "late")] == expected
         store.topic("flights").push({"carrier": "UA", "delay": 40})

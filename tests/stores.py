@@ -1,6 +1,8 @@
 """What tests of many kinds ask of a store."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -45,3 +47,13 @@ def flip(path: Path, position: int, bit: int = 0) -> None:
         byte = file.read(1)[0]
         file.seek(position)
         file.write(bytes([byte ^ 1 << bit]))
+
+
+@contextlib.contextmanager
+def without_active_file(store: Path, topic_id: str, pattern: str = "*.arrows") -> Iterator[None]:
+    """As long as it lasts, the active file (or its index) of a topic of one partition is not there."""
+    (path,) = (store / "topics" / topic_id / "0").glob(pattern)
+    aside = store.parent / path.name
+    path.rename(aside)
+    yield
+    aside.rename(path)

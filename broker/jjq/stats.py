@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -12,7 +12,7 @@ from jjq import ephemeral
 from jjq.background import last_turn
 from jjq.channel import Channel
 from jjq.clock import now_us
-from jjq.errors import ChannelNotFound, DamagedSegment, SubscriberNotFound, TopicDeleted
+from jjq.errors import ChannelNotFound, DamagedSegment, JjqError, StoreError, SubscriberNotFound, TopicDeleted
 from jjq.interest import subscriptions
 from jjq.model import PartitionOffsets
 from jjq.subscriber import Subscriber
@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     from jjq.store import Store
 
 RATE_S = 60
-Thing = TypeVar("Thing")
+# What a process lacks that looks at a file, and not what is wrong with the file.
+_OF_THE_PROCESS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+Thing = TypeVar("Thing", bound=Topic | Subscriber | Channel)
+Found = TypeVar("Found")
+Damaged = list[dict[str, Any]]
 
 
 def stats(store: Store, topic: str | None = None) -> dict[str, Any]:
@@ -34,27 +38,50 @@ def stats(store: Store, topic: str | None = None) -> dict[str, Any]:
         for names, patterns in interest
         if topic is None or topic in names or any(each.match(topic) for each in patterns.values())
     ]
+    damaged: Damaged = []
     return {
         "at": now_us(),
         "store": {
             "path": str(store.path), "id": store.id, "disk_free_bytes": shutil.disk_usage(store.path).free,
         },
-        "topics": those_there(chosen, lambda each: _topic(store, each)),
-        "subscribers": those_there(store.subscribers(topic), _subscriber),
-        "channels": those_there(store.channels(topic), _channel),
+        "topics": those_there(chosen, lambda each: _topic(store, each), damaged),
+        "subscribers": those_there(store.subscribers(topic), _subscriber, damaged),
+        "channels": those_there(store.channels(topic), _channel, damaged),
+        "damaged": damaged,
         "subscriptions": listening,
         "hot": store.hot.stats(),
         "maintenance": last_turn(store),
     }  # fmt: skip
 
 
-def those_there(each: Iterable[Thing], describe: Callable[[Thing], dict[str, Any]]) -> list[dict[str, Any]]:
-    """But for what is deleted while it is looked at."""
+def those_there(each: Iterable[Thing], describe: Callable[[Thing], Found], damaged: Damaged) -> list[Found]:
+    """But for what is deleted while it is looked at; and what its own files keep from being described is named in `damaged`,
+    so that one damaged topic hides no other."""
     found = []
     for one in each:
-        with contextlib.suppress(TopicDeleted, SubscriberNotFound, ChannelNotFound):
+        topic = one if isinstance(one, Topic) else one.topic
+        try:
             found.append(describe(one))
+        except (TopicDeleted, SubscriberNotFound, ChannelNotFound):
+            continue
+        except (DamagedSegment, StoreError) as error:
+            if not _of_its_own(topic, error):
+                raise
+            what = "topic" if one is topic else "subscriber" if isinstance(one, Subscriber) else "channel"
+            damaged.append({"topic": topic.name, "what": what, "name": one.name, "error": _advised(error)})
     return found
+
+
+def _of_its_own(topic: Topic, error: JjqError) -> bool:
+    """Whether an error is of a topic's files, and not of the store. A broker's errors have paths in the store."""
+    if isinstance(error, DamagedSegment):
+        return True
+    return topic.id in str(error.details.get("path")) and error.details.get("errno") not in _OF_THE_PROCESS
+
+
+def _advised(error: JjqError) -> str:
+    known = isinstance(error, StoreError) or "jjq repair" in error.message
+    return error.message if known else f"{error.message}; run `jjq repair`"
 
 
 def _topic(store: Store, topic: Topic) -> dict[str, Any]:

@@ -469,7 +469,10 @@ class Store(StoreParts):
         return maintain(self, progress, grace_us=grace_us)
 
     def stats(self, topic: str | None = None) -> dict[str, Any]:
-        """What goes on in the store (or in one topic of it), in numbers; `docs/operations.md` says what each means."""
+        """What goes on in the store (or in one topic of it), in numbers; `docs/operations.md` says what each means.
+
+        What cannot be described since its files are damaged is left out and named in `damaged`.
+        """
         from jjq.stats import stats
 
         self.check_open()

@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from tests.integration.conftest import COMMAND, Cli
+from tests.stores import without_active_file
 
 
 @pytest.fixture
@@ -56,6 +57,38 @@ def test_top_goes_on_printing_until_it_is_interrupted(filled: Cli) -> None:
     top.send_signal(signal.SIGINT)
     top.communicate()
     assert top.returncode == 130
+
+
+LISTS = (
+    ("stats",), ("top", "--once", "--interval", "0.05"), ("topic", "list"), ("subscriber", "list"), ("channel", "list"),
+)  # fmt: skip
+
+
+def test_what_is_damaged_is_said_beside_all_others(filled: Cli) -> None:
+    with filled.open() as store:
+        of = store.topic("flights").id
+        store.create_subscriber("other", "audit")
+        store.channel("other", "pool", create=True)
+        (segment,) = store.topic("other").segments()
+    names = {"topic": "other", "subscriber": "audit", "channel": "pool"}
+    with without_active_file(filled.store, of):
+        for words in (*LISTS, ("segment", "show", segment.id)):
+            done = filled.run(*words, code=3)
+            assert all(line.startswith("jjq: ") for line in done.stderr.splitlines())
+            assert "flights is left out" in done.stderr or "of topic flights is left out" in done.stderr
+            assert done.stderr.count("\n") == done.stderr.count("run `jjq repair`")
+            assert names.get(words[0], "other") in done.stdout
+            assert "there are no" not in done.stderr
+            document = filled.run(*words, "--json", code=3)
+            told = [json.loads(line)["damaged"] for line in document.stderr.splitlines()]
+            assert {each["topic"] for each in told} == {"flights"}
+            found = json.loads(document.stdout)
+            if words in LISTS[:2]:
+                assert found["damaged"] == told
+                assert [each["name"] for each in found["topics"]] == ["other"]
+            elif words in LISTS:
+                assert [each["name"] for each in found] == [names[words[0]]]
+    assert filled.json("stats")["damaged"] == []
 
 
 class Terminal:

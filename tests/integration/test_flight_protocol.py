@@ -24,7 +24,7 @@ from jjq.server.flight_calls import ACTIONS
 from jjq.server.guard import Guard
 from jjq.server.settings import ServerSettings
 from jjq.server.tokens import TokenFile
-from tests.stores import assert_whole
+from tests.stores import assert_whole, without_active_file
 
 SECRET_PLACES = ("Traceback", 'File "', ".py", "site-packages")
 
@@ -101,6 +101,19 @@ def test_any_flight_client_can_read_and_push(front: Front) -> None:
     (endpoint,) = front.client.get_flight_info(command).endpoints
     assert front.client.do_get(endpoint.ticket).read_all().to_pylist() == [{"value": b"b"}]
     assert [each.descriptor.path for each in front.client.list_flights()] == [[b"events"]]
+
+
+def test_a_damaged_topic_hides_no_other(front: Front) -> None:
+    for name in ("bad", "good"):
+        front.store.create_topic(name).push(b"x")
+    with without_active_file(front.directory, front.store.topic("bad").id):
+        assert [each.descriptor.path for each in front.client.list_flights()] == [[b"good"]]
+        found = front.act("stats")
+        assert [each["name"] for each in found["topics"]] == ["good"]
+        assert [(each["topic"], each["what"]) for each in found["damaged"]] == [("bad", "topic")]
+        assert str(front.directory) not in found["damaged"][0]["error"]
+        with pytest.raises(flight.FlightError, match="active file is missing"):
+            front.client.get_flight_info(flight.FlightDescriptor.for_path("bad"))
 
 
 def test_actions_are_listed_with_what_they_take_and_answer_json(front: Front) -> None:

@@ -35,7 +35,7 @@ def stats(at_s: float, **parts: Any) -> dict[str, Any]:
     hot = {"budget_bytes": 1, "bytes": 0, "hits": 0, "misses": 0, "prefetches": 0, "dropped": 0, "segments": []}
     return {
         "at": int(at_s * S), "store": {"path": "/s", "id": "i", "disk_free_bytes": 1 << 30}, "topics": [],
-        "subscribers": [], "channels": [], "subscriptions": [], "hot": hot, "maintenance": None, **parts,
+        "subscribers": [], "channels": [], "subscriptions": [], "hot": hot, "maintenance": None, "damaged": [], **parts,
     }  # fmt: skip
 
 

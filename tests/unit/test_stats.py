@@ -1,5 +1,8 @@
 """`Store.stats`: what each number counts, and that it goes on counting what is gone."""
 
+import contextlib
+import errno
+import os
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -11,8 +14,10 @@ import pytest
 import jjq
 from jjq import background
 from jjq.clock import now_us
+from jjq.files import translate
 from jjq.maintenance import Maintenance
-from tests.stores import assert_whole, roll
+from jjq.stats import those_there
+from tests.stores import assert_whole, roll, without_active_file
 
 
 @pytest.fixture
@@ -29,8 +34,8 @@ def topic(store: jjq.Store, name: str = "t") -> dict[str, Any]:
 
 def test_an_empty_store_has_nothing_to_count(store: jjq.Store) -> None:
     found = store.stats()
-    assert {name: found[name] for name in ("topics", "subscribers", "channels", "subscriptions", "maintenance")} == {
-        "topics": [], "subscribers": [], "channels": [], "subscriptions": [], "maintenance": None,
+    assert {name: found[name] for name in ("topics", "subscribers", "channels", "subscriptions", "maintenance", "damaged")} == {
+        "topics": [], "subscribers": [], "channels": [], "subscriptions": [], "maintenance": None, "damaged": [],
     }  # fmt: skip
     assert found["store"]["id"] == store.id
     assert found["store"]["disk_free_bytes"] > 0
@@ -157,3 +162,53 @@ def test_a_store_from_before_bytes_were_counted_begins_with_what_it_has(store: j
     with store.catalog.driver.write(durable=True) as tx:
         tx.run("drop_pushed", topic_id=store.topic("t").id)
     assert topic(store)["pushed_bytes"] == known
+
+
+def test_what_is_damaged_is_named_and_hides_nothing_else(store: jjq.Store) -> None:
+    """Also for who opens the store when the file is gone already; and where the disk refuses, in the place of a missing file."""
+    for name in ("bad", "good"):
+        store.create_topic(name).push_many([b"x"] * 3)
+        store.create_subscriber(name, f"{name}-reader")
+        store.channel(name, "work", create=True)
+    of = store.topic("bad").id
+
+    def assert_damaged(found: dict[str, Any], error: str) -> None:
+        assert [each["name"] for each in found["topics"]] == ["good"]
+        assert [each["name"] for each in found["subscribers"]] == ["good-reader"]
+        assert "good" in [each["topic"] for each in found["channels"]]
+        named = [(each["topic"], each["what"], each["name"]) for each in found["damaged"]]
+        assert named[:2] == [("bad", "topic", "bad"), ("bad", "subscriber", "bad-reader")]
+        assert all(error in each["error"] for each in found["damaged"])
+        # A channel whose counts need no file is there.
+        assert named[2:] == [("bad", "channel", "work")] * (len(found["channels"]) == 1)
+
+    with without_active_file(store.path, of):
+        assert_damaged(store.stats(), "run `jjq repair`")
+        assert store.stats("bad")["damaged"] == store.stats()["damaged"]
+        assert store.stats("good")["damaged"] == []
+        with jjq.open(store.path, read_only=True) as other:
+            assert_damaged(other.stats(), "run `jjq repair`")
+    with no_directory(store.path / "topics" / of / "0"):
+        assert_damaged(store.stats(), "a file lies where a directory belongs")
+    assert store.stats()["damaged"] == []
+
+
+@contextlib.contextmanager
+def no_directory(path: Path) -> Iterator[None]:
+    aside = path.rename(path.parents[2].parent / "aside")
+    path.touch()
+    yield
+    path.unlink()
+    aside.rename(path)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE])
+def test_what_is_wrong_with_the_store_or_the_process_is_an_error(store: jjq.Store, code: int) -> None:
+    made = store.create_topic("t")
+    path = store.path / "catalog.db" if code == errno.EIO else made.directory(0) / "x.arrows"
+
+    def describe(topic: jjq.Topic) -> None:
+        raise translate(OSError(code, os.strerror(code)), "read", path)
+
+    with pytest.raises(jjq.StoreError):
+        those_there([made], describe, [])

@@ -32,6 +32,7 @@ from jjq.cli.exits import NOTHING, OK
 from jjq.cli.records import add_output, writer_for
 from jjq.clock import parse_duration
 from jjq.errors import InvalidArgument, JjqError
+from jjq.stats import Damaged, those_there
 from jjq.values import shown
 
 _AT_ONCE = 100
@@ -216,11 +217,12 @@ def _facts(channel: jjq.Channel) -> dict[str, Any]:
 
 
 def _list(arguments: argparse.Namespace) -> int:
+    damaged: Damaged = []
     with open_store(arguments) as store:
-        found = [_facts(each) for each in store.channels(arguments.topic)]
+        found = those_there(store.channels(arguments.topic), _facts, damaged)
     if arguments.json:
         output.document(found)
-        return OK
+        return output.left_out(damaged, as_json=True)
     output.table(
         ("TOPIC", "CHANNEL", "WAITING", "IN HAND", "DEFERRED", "ACKED", "REQUEUED", "TIMED OUT", "DEAD", "CONSUMERS", "STATE"),
         [
@@ -231,9 +233,9 @@ def _list(arguments: argparse.Namespace) -> int:
             )
             for each in found
         ],
-        output.none_of("channels", arguments.topic, "`jjq channel create TOPIC NAME`"),
+        "" if damaged else output.none_of("channels", arguments.topic, "`jjq channel create TOPIC NAME`"),
     )  # fmt: skip
-    return OK
+    return output.left_out(damaged, as_json=False)
 
 
 def _state(facts: dict[str, Any]) -> str:

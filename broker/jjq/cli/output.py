@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from jjq.cli.exits import DAMAGE, OK
 from jjq.clock import EARLIEST_US, LATEST_US, iso, now_us
 from jjq.jsonvalues import jsonable as jsonable
 from jjq.values import counted, sized
@@ -108,6 +109,25 @@ def pairs(values: Iterable[tuple[str, Any]]) -> None:
     width = max(len(name) for name, _ in shown)
     for name, value in shown:
         print(f"{name.ljust(width)}  {value}")
+
+
+def damaged_lines(damaged: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What is left out, since its files are damaged: one line each, with what to do."""
+    return [
+        plain(
+            f"{each['what']} {each['name']}{'' if each['what'] == 'topic' else ' of topic ' + each['topic']} is left out: "
+            f"{each['error']}"
+        )
+        for each in damaged
+    ]
+
+
+def left_out(damaged: Sequence[Mapping[str, Any]], *, as_json: bool) -> int:
+    """Says that on the standard error; the exit code."""
+    shown = [json.dumps({"damaged": each}) for each in damaged] if as_json else damaged_lines(damaged)
+    for line in shown:
+        print(line if as_json else f"jjq: {line}", file=sys.stderr)
+    return DAMAGE if damaged else OK
 
 
 def document(value: Any) -> None:

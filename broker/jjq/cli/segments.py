@@ -9,6 +9,7 @@ from jjq.cli.arguments import Commands, UsageError, add_command, add_group, open
 from jjq.cli.exits import OK
 from jjq.errors import JjqError
 from jjq.model import SegmentInfo
+from jjq.stats import Damaged, those_there
 
 
 class SegmentNotFound(JjqError):
@@ -54,14 +55,17 @@ def _list(arguments: argparse.Namespace) -> int:
 def _show(arguments: argparse.Namespace) -> int:
     with open_store(arguments) as store:
         topics = [store.topic(arguments.topic)] if arguments.topic else store.topics()
-        found = [each for topic in topics for each in topic.segments() if each.id.startswith(arguments.segment)]
+        damaged: Damaged = []
+        held = those_there(topics, lambda each: each.segments(), damaged)
+        found = [each for segments in held for each in segments if each.id.startswith(arguments.segment)]
+        code = output.left_out(damaged, as_json=arguments.json)
         if not found:
             raise SegmentNotFound(f"no segment begins with {arguments.segment!r}; see `jjq segment list TOPIC`")
         if len(found) > 1:
             names = ", ".join(each.id for each in found[:3])
             raise UsageError(f"{len(found)} segments begin with {arguments.segment!r} ({names}, ...); write more of it")
     _print(arguments, found[0])
-    return OK
+    return code
 
 
 def _print(arguments: argparse.Namespace, segment: SegmentInfo) -> None:

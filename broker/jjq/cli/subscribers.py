@@ -28,6 +28,7 @@ from jjq.cli.exits import NOTHING, OK
 from jjq.cli.records import add_output, writer_for
 from jjq.clock import is_unit
 from jjq.model import PartitionLag
+from jjq.stats import Damaged, those_there
 
 
 def add_commands(commands: Commands) -> None:
@@ -156,11 +157,12 @@ def _facts(subscriber: jjq.Subscriber, lag: Sequence[PartitionLag]) -> dict[str,
 
 
 def _list(arguments: argparse.Namespace) -> int:
+    damaged: Damaged = []
     with open_store(arguments) as store:
-        found = [_facts(each, each.lag()) for each in store.subscribers(arguments.topic)]
+        found = those_there(store.subscribers(arguments.topic), lambda each: _facts(each, each.lag()), damaged)
     if arguments.json:
         output.document(found)
-        return 0
+        return output.left_out(damaged, as_json=True)
     output.table(
         ("SUBSCRIBER", "TOPIC", "BEHIND", "SIZE", "OLDEST", "LOST", "MADE"),
         [
@@ -171,9 +173,9 @@ def _list(arguments: argparse.Namespace) -> int:
             )
             for each in found
         ],
-        output.none_of("subscribers", arguments.topic, "`jjq subscriber create TOPIC NAME`"),
+        "" if damaged else output.none_of("subscribers", arguments.topic, "`jjq subscriber create TOPIC NAME`"),
     )  # fmt: skip
-    return OK
+    return output.left_out(damaged, as_json=False)
 
 
 def _show(arguments: argparse.Namespace) -> int:

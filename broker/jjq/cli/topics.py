@@ -27,6 +27,7 @@ from jjq.cli.arguments import (
     without_default,
 )
 from jjq.cli.exits import OK
+from jjq.stats import Damaged, those_there
 from jjq.values import size
 
 
@@ -195,11 +196,12 @@ def _columns(topic: jjq.Topic) -> str:
 
 
 def _list(arguments: argparse.Namespace) -> int:
+    damaged: Damaged = []
     with open_store(arguments) as store:
-        found = [_described(topic) for topic in store.topics()]
+        found = those_there(store.topics(), _described, damaged)
     if arguments.json:
         output.document(found)
-        return 0
+        return output.left_out(damaged, as_json=True)
     output.table(
         ("TOPIC", "PARTITIONS", "RECORDS", "SIZE", "COLUMNS", "SYNC", "KEPT"),
         [
@@ -209,9 +211,9 @@ def _list(arguments: argparse.Namespace) -> int:
             )
             for each in found
         ],
-        output.none_of("topics", None, "`jjq topic create TOPIC`"),
+        "" if damaged else output.none_of("topics", None, "`jjq topic create TOPIC`"),
     )  # fmt: skip
-    return OK
+    return output.left_out(damaged, as_json=False)
 
 
 def _described(topic: jjq.Topic) -> dict[str, Any]:

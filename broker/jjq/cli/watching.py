@@ -15,7 +15,6 @@ from typing import Any
 import jjq
 from jjq.cli import output
 from jjq.cli.arguments import Commands, add_command, open_store, seconds_between, typed
-from jjq.cli.exits import OK
 from jjq.cli.overview import lines, with_rates
 
 INTERVAL_S = 2.0
@@ -50,7 +49,7 @@ def _stats(arguments: argparse.Namespace) -> int:
         output.document(output.with_instants(found, "at"))
     else:
         print("\n".join(lines(found)))
-    return OK
+    return output.left_out(found["damaged"], as_json=arguments.json)
 
 
 def _top(arguments: argparse.Namespace) -> int:
@@ -58,10 +57,9 @@ def _top(arguments: argparse.Namespace) -> int:
     with open_store(arguments) as store:
         if live:
             with _screen():
-                _watch(store, arguments)
-        else:
-            _print(store, arguments)
-    return OK
+                last = _watch(store, arguments)
+            return output.left_out(last["damaged"], as_json=False)
+        return _print(store, arguments)
 
 
 def _looks(store: jjq.Store, topic: str | None) -> Iterator[dict[str, Any]]:
@@ -73,7 +71,7 @@ def _looks(store: jjq.Store, topic: str | None) -> Iterator[dict[str, Any]]:
         before = now
 
 
-def _print(store: jjq.Store, arguments: argparse.Namespace) -> None:
+def _print(store: jjq.Store, arguments: argparse.Namespace) -> int:
     """For a program, a file or a pipe: again and again, one after the other, from the second look on."""
     looks = _looks(store, arguments.topic)
     next(looks)
@@ -87,8 +85,9 @@ def _print(store: jjq.Store, arguments: argparse.Namespace) -> None:
             )
         else:
             print("\n".join(lines(found, busiest_first=True)), flush=True)
+        code = output.left_out(found["damaged"], as_json=arguments.json)
         if arguments.once:
-            return
+            return code
         if not arguments.json:
             print(flush=True)
 
@@ -110,16 +109,20 @@ def _screen() -> Iterator[None]:
         termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
 
 
-def _watch(store: jjq.Store, arguments: argparse.Namespace) -> None:
-    for found in _looks(store, arguments.topic):
-        shown = [f"every {arguments.interval:g} s; q ends", "", *lines(found, busiest_first=True)]
+def _watch(store: jjq.Store, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Until it is ended; the last look."""
+    looks = _looks(store, arguments.topic)
+    while True:
+        found = next(looks)
+        damaged = output.damaged_lines(found["damaged"])
+        shown = [f"every {arguments.interval:g} s; q ends", *damaged, "", *lines(found, busiest_first=True)]
         print(frame(shown, *shutil.get_terminal_size()), end="", flush=True)
         until = time.monotonic() + arguments.interval
         while (left := until - time.monotonic()) > 0:
             if select.select([sys.stdin], [], [], left)[0]:
                 key = sys.stdin.read(1)
                 if key in ("q", "Q", ""):  # empty: the terminal has gone
-                    return
+                    return found
 
 
 def frame(shown: list[str], columns: int, rows: int) -> str:

@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
+from jjq import files
 from jjq.errors import DamagedSegment, DataLoss, InvalidArgument, StoreError
 from jjq.log.bounds import Bounds, Test
 from jjq.log.contracts import LogCatalog, TopicFacts
@@ -94,7 +95,7 @@ class LogReader(Ends):
             with self.live.reader(row) as reader:
                 last = reader.last()
             try:
-                length = (self._partition_dir(partition) / f"{row.active}.arrows").stat().st_size
+                length = _length(self._partition_dir(partition) / f"{row.active}.arrows")
             except FileNotFoundError:
                 self._check_moved_on(row)
                 return self.segment_infos(partition)
@@ -120,13 +121,15 @@ class LogReader(Ends):
         ]  # fmt: skip
 
     def active_bytes(self, partition: int) -> int | None:
-        """Bytes of the active file, None when there is none."""
+        """Bytes of the active file, None when there is none; raises DamagedSegment where it is missing."""
         row = self._catalog.partition(self.topic_id, partition)
         if row.active is None:
             return None
+        path = self._partition_dir(partition) / f"{row.active}.arrows"
         try:
-            return (self._partition_dir(partition) / f"{row.active}.arrows").stat().st_size
+            return _length(path)
         except FileNotFoundError:
+            self._check_moved_on(row)
             return None
 
     # --- planning ----------------------------------------------------------------------------------------------------
@@ -167,7 +170,7 @@ class LogReader(Ends):
             assert row.active is not None
             path = self._partition_dir(partition) / f"{row.active}.arrows"
             try:
-                length = path.stat().st_size
+                length = _length(path)
             except FileNotFoundError:
                 self._check_moved_on(row)
                 continue
@@ -405,3 +408,9 @@ class LogReader(Ends):
 
     def after_fork(self) -> None:
         self.live.after_fork()
+
+
+def _length(path: Path) -> int:
+    """Raises FileNotFoundError, and StoreError."""
+    with files.reading(path):
+        return path.stat().st_size

@@ -31,6 +31,7 @@ from jjq.server.flight_sessions import refuse_unknown
 from jjq.server.flight_streams import plan_read, put, read
 from jjq.server.guard import Guard
 from jjq.server.settings import ServerSettings
+from jjq.stats import those_there
 from jjq.store import Store
 from jjq.values import shown
 
@@ -212,8 +213,11 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
         with self._translated():
             call = self._call(context)
-            found = [each.name for each in call.store.topics() if call.can("read", each.name)]
-            return iter([self._info(call, flight.FlightDescriptor.for_path(name)) for name in found])
+            found = [each for each in call.store.topics() if call.can("read", each.name)]
+            return iter(
+                # Flight has no place to say what is damaged; who asks for that topic by name hears it.
+                those_there(found, lambda each: self._info(call, flight.FlightDescriptor.for_path(each.name)), [])
+            )
 
     def get_flight_info(
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor

@@ -452,6 +452,7 @@ def stats(call: Call, topic: Any = None) -> dict[str, Any]:
     call.may("stats", topic if isinstance(topic, str) else None)
     found = call.store.stats(topic)
     del found["store"]["path"]
+    found["damaged"] = wire.hidden(found["damaged"], str(call.store.path))
     if not call.can(
         "stats", None
     ):  # what is in memory, listened to or was maintained beside it tells of no other topics

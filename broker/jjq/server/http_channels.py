@@ -21,9 +21,10 @@ from jjq.server.http_pushing import TOPIC
 from jjq.server.http_reading import TIMEOUT
 from jjq.server.http_records import RECORD, START, instant, record_json, start_in
 from jjq.server.http_requests import Request
+from jjq.server.http_stats import DAMAGED, told
 from jjq.server.rights import get_channel
 from jjq.server.waiting import look_until
-from jjq.stats import those_there
+from jjq.stats import Damaged, those_there
 from jjq.store import Store
 
 table = Table("Channels")
@@ -167,19 +168,21 @@ def _open(request: Request) -> Channel:
 @table.operation(
     "GET", "/api/channels", "channel.list", "All channels (of one topic) of topics that the caller may read.",
     parameters=[query("topic", "Only those of this topic.")],
-    answers={200: ("Channels.", {JSON: {"type": "object", "required": ["channels"], "properties": {
-        "channels": {"type": "array", "items": _CHANNEL}}}})},
+    answers={200: ("Channels.", {JSON: {"type": "object", "required": ["channels", "damaged"], "properties": {
+        "channels": {"type": "array", "items": _CHANNEL}, "damaged": DAMAGED}}})},
     scope="list",
 )  # fmt: skip
 async def list_channels(request: Request) -> dict[str, Any]:
-    def listed() -> list[dict[str, Any]]:
+    def listed() -> dict[str, Any]:
         found = request.store.channels(request.arguments["topic"])
-        return those_there((each for each in found if request.can_read(each.topic.name)), _described)
+        damaged: Damaged = []
+        shown = those_there((each for each in found if request.can_read(each.topic.name)), _described, damaged)
+        return {"channels": shown, "damaged": told(request, damaged)}
 
     topic = request.arguments["topic"]
     if topic is not None:
         request.allow("channel.list", topic)
-    return {"channels": await request.run(listed)}
+    return await request.run(listed)
 
 
 @table.operation(

@@ -19,6 +19,8 @@ from jjq.server.http_errors import RequestError
 from jjq.server.http_operations import BYTES, JSON, TEXT, Parameter, Table, query
 from jjq.server.http_pushing import pushing, values_as_bytes
 from jjq.server.http_requests import Json, Request
+from jjq.server.http_stats import told
+from jjq.stats import Damaged
 from jjq.topic import Topic
 
 table = Table("NSQ")
@@ -246,17 +248,21 @@ async def info(request: Request) -> dict[str, Any]:
 @_in_its_words
 async def nsq_stats(request: Request) -> Response:
     verdict = await request.parts.health.check()
-    topics = await request.run(_stats, request)
+    topics, damaged = await request.run(_stats, request)
     health = "OK" if verdict.ok else f"NOK - {verdict.reason}"
     started = int(request.parts.counters.started_at)
     if request.arguments["format"] == "json":
         return Json(
-            {"version": version("jjq"), "health": health, "start_time": started, "topics": topics, "producers": []}
-        )
-    return Response("\n".join(_lines(health, topics)) + "\n", media_type="text/plain")
+            {
+                "version": version("jjq"), "health": health, "start_time": started, "topics": topics, "producers": [],
+                "damaged": damaged,
+            }
+        )  # fmt: skip
+    lines = _lines(health, topics) + [f"   damaged: {each['what']} {each['name']}: {each['error']}" for each in damaged]
+    return Response("\n".join(lines) + "\n", media_type="text/plain")
 
 
-def _stats(request: Request) -> list[dict[str, Any]]:
+def _stats(request: Request) -> tuple[list[dict[str, Any]], Damaged]:
     only, channel = request.arguments["topic"], request.arguments["channel"]
     if only:
         request.allow("stats", only)
@@ -266,7 +272,8 @@ def _stats(request: Request) -> list[dict[str, Any]]:
     for each in found["channels"]:
         if not channel or each["name"] == channel:
             channels.setdefault(each["topic"], []).append(_channel(each, with_clients))
-    return [
+    damaged = [each for each in told(request, found["damaged"]) if request.can_read(each["topic"])]
+    topics = [
         {
             "topic_name": each["name"], "channels": channels.get(each["name"], []), "depth": each["records"],
             "backend_depth": each["records"], "message_count": each["pushed_records"],
@@ -274,6 +281,7 @@ def _stats(request: Request) -> list[dict[str, Any]]:
         }
         for each in found["topics"] if request.can_read(each["name"])
     ]  # fmt: skip
+    return topics, damaged
 
 
 def _channel(each: Mapping[str, Any], with_clients: bool) -> dict[str, Any]:

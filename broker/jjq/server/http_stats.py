@@ -11,15 +11,30 @@ from typing import Any
 
 from starlette.responses import Response
 
-from jjq.server.http_operations import EVENTS, JSON, TEXT, Table, query
+from jjq.server.http_errors import without_paths
+from jjq.server.http_operations import EVENTS, JSON, TEXT, Table, named, query
 from jjq.server.http_records import instant
 from jjq.server.http_requests import Json, Parts, Request, dumped
 from jjq.server.sse import Stream, end_of
+from jjq.stats import Damaged
 
 table = Table("Watching")
 
 _EVERY_S = 2.0
-_STATS = {"type": "object", "required": ["topics", "subscribers", "channels", "broker"]}
+DAMAGED = {
+    "type": "array", "description": "What is left out, as its files are damaged.",
+    "items": named("Damage", {
+        "type": "object", "required": ["topic", "what", "name", "error"],
+        "properties": {
+            "topic": {"type": "string"}, "what": {"type": "string", "enum": ["topic", "subscriber", "channel"]},
+            "name": {"type": "string"}, "error": {"type": "string"},
+        },
+    }),
+}  # fmt: skip
+_STATS = {
+    "type": "object", "required": ["topics", "subscribers", "channels", "damaged", "broker"],
+    "properties": {"damaged": DAMAGED},
+}  # fmt: skip
 _HEALTH = {
     "type": "object", "required": ["status"],
     "properties": {"status": {"type": "string"}, "reason": {"type": "string"}},
@@ -52,9 +67,14 @@ def stats_of(request: Request) -> dict[str, Any]:
     return visible(request, request.store.stats(request.arguments["topic"]) | {"broker": broker_stats(request.parts)})
 
 
+def told(request: Request, damaged: Damaged) -> Damaged:
+    """What is damaged, as a client may see it."""
+    return [each | {"error": without_paths(each["error"], request.store.path)} for each in damaged]
+
+
 def visible(request: Request, found: dict[str, Any]) -> dict[str, Any]:
     store = {name: value for name, value in found["store"].items() if name != "path"}
-    found = {**found, "store": store, "at": instant(found["at"])}
+    found = {**found, "store": store, "at": instant(found["at"]), "damaged": told(request, found["damaged"])}
     if request.caller.can("read", None):
         return found
     readable = {each["name"] for each in found["topics"] if request.can_read(each["name"])}
@@ -63,6 +83,7 @@ def visible(request: Request, found: dict[str, Any]) -> dict[str, Any]:
         "topics": [each for each in found["topics"] if each["name"] in readable],
         "subscribers": [each for each in found["subscribers"] if each["topic"] in readable],
         "channels": [each for each in found["channels"] if each["topic"] in readable],
+        "damaged": [each for each in found["damaged"] if request.can_read(each["topic"])],
     }  # fmt: skip
 
 
@@ -108,14 +129,14 @@ class _StatsSource:
         request = stream.request
         try:
             while stream.outbox.end is None:
-                stream.put(await request.run(_told, request, await Shared.of(request.parts).stats()))
+                stream.put(await request.run(_event, request, await Shared.of(request.parts).stats()))
                 await asyncio.sleep(_EVERY_S)
         except Exception as error:  # noqa: BLE001 - the client must hear of it
             stream.outbox.finish(end_of(request.parts)(error))
 
 
-def _told(request: Request, found: dict[str, Any]) -> bytes:
-    """As an event; in a thread, as of thousands of topics it takes long."""
+def _event(request: Request, found: dict[str, Any]) -> bytes:
+    """In a thread, as of thousands of topics it takes long."""
     return b"event: stats\ndata: %b\n\n" % dumped(visible(request, found))
 
 
@@ -222,6 +243,9 @@ def _metrics(found: dict[str, Any], counters: Counters, healthy: bool) -> Iterat
     yield from _family("jjq_healthy", "gauge", "Whether the disk takes what is written.", [({}, int(healthy))])
     free = found["store"]["disk_free_bytes"]
     yield from _family("jjq_disk_free_bytes", "gauge", "Free bytes on the store's disk.", [({}, free)])
+    damaged = sorted({each["topic"] for each in found["damaged"]})
+    about = "Topics with what cannot be counted, as files are damaged."
+    yield from _family("jjq_damaged", "gauge", about, [({"topic": name}, 1) for name in damaged])
     yield from _families("jjq_topic", _TOPIC, found["topics"], {"topic": "name"})
     states = [
         ({"topic": topic["name"], "state": state}, count)

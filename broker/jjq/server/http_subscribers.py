@@ -17,8 +17,9 @@ from jjq.server.http_operations import JSON, NAME, TOPIC_NAME, Table, named, pat
 from jjq.server.http_reading import LONGEST_WAIT_S, TIMEOUT
 from jjq.server.http_records import RECORD, START, instant, record_json, start_in
 from jjq.server.http_requests import Json, Request
+from jjq.server.http_stats import DAMAGED, told
 from jjq.server.waiting import look_until
-from jjq.stats import those_there
+from jjq.stats import Damaged, those_there
 from jjq.subscriber import Subscriber
 
 table = Table("Subscribers")
@@ -72,19 +73,21 @@ def _find(request: Request, action: str) -> Subscriber:
 @table.operation(
     "GET", "/api/subscribers", "subscriber.list", "All subscribers (of one topic) of topics that the caller may read.",
     parameters=[query("topic", "Only those of this topic.")],
-    answers={200: ("Subscribers.", {JSON: {"type": "object", "required": ["subscribers"], "properties": {
-        "subscribers": {"type": "array", "items": SUBSCRIBER}}}})},
+    answers={200: ("Subscribers.", {JSON: {"type": "object", "required": ["subscribers", "damaged"], "properties": {
+        "subscribers": {"type": "array", "items": SUBSCRIBER}, "damaged": DAMAGED}}})},
     scope="list",
 )  # fmt: skip
 async def list_subscribers(request: Request) -> dict[str, Any]:
-    def listed() -> list[dict[str, Any]]:
+    def listed() -> dict[str, Any]:
         found = request.store.subscribers(request.arguments["topic"])
-        return those_there((each for each in found if request.can_read(each.topic.name)), _described)
+        damaged: Damaged = []
+        shown = those_there((each for each in found if request.can_read(each.topic.name)), _described, damaged)
+        return {"subscribers": shown, "damaged": told(request, damaged)}
 
     topic = request.arguments["topic"]
     if topic is not None:
         request.allow("subscriber.list", topic)
-    return {"subscribers": await request.run(listed)}
+    return await request.run(listed)
 
 
 @table.operation(

@@ -10,12 +10,14 @@ from typing import Any
 import pyarrow as pa
 from starlette.responses import Response
 
-from jjq.errors import InvalidArgument, TopicDeleted
-from jjq.model import SegmentInfo
+from jjq.errors import DamagedSegment, InvalidArgument, StoreError, TopicDeleted
+from jjq.model import SegmentInfo, TopicOffsets
 from jjq.server.http_operations import JSON, TOPIC_NAME, Table, named, query
 from jjq.server.http_pushing import TOPIC
 from jjq.server.http_records import instant, start_of
 from jjq.server.http_requests import Json, Request
+from jjq.server.http_stats import DAMAGED, told
+from jjq.stats import Damaged, those_there
 from jjq.store import Store
 from jjq.topic import Topic
 from jjq.typenames import data_type
@@ -87,24 +89,29 @@ def _type_of(name: str, text: str) -> pa.DataType:
 
 @table.operation(
     "GET", "/api/topics", "topic.list", "All topics that the caller may do anything with.",
-    answers={200: ("Topics.", {JSON: {"type": "object", "required": ["topics"], "properties": {
-        "topics": {"type": "array", "items": {"type": "object"}}}}})},
+    answers={200: ("Topics.", {JSON: {"type": "object", "required": ["topics", "damaged"], "properties": {
+        "topics": {"type": "array", "items": {"type": "object"}}, "damaged": DAMAGED}}})},
     scope="list",
 )  # fmt: skip
 async def list_topics(request: Request) -> dict[str, Any]:
-    return {"topics": await request.run(_listed, request)}
+    return await request.run(_listed, request)
 
 
-def _listed(request: Request) -> list[dict[str, Any]]:
-    names = {each.name for each in request.store.topics() if request.can_see(each.name)}
-    held = request.store.offsets(matching=names.__contains__)
-    return [
-        {
-            "name": name, "id": each.id, "partitions": len(each.partitions),
-            "records": sum(bounds.end - bounds.start for bounds in each.partitions),
-        }
-        for name, each in sorted(held.items())
-    ]  # fmt: skip
+def _listed(request: Request) -> dict[str, Any]:
+    topics = [each for each in request.store.topics() if request.can_see(each.name)]
+    held: dict[str, TopicOffsets] = {}
+    with contextlib.suppress(DamagedSegment, StoreError):  # then they are looked at one by one
+        held = request.store.offsets(matching={each.name for each in topics}.__contains__)
+
+    def described(topic: Topic) -> dict[str, Any]:
+        partitions = held[topic.name].partitions if topic.name in held else topic.offsets()
+        return {
+            "name": topic.name, "id": topic.id, "partitions": len(partitions),
+            "records": sum(bounds.end - bounds.start for bounds in partitions),
+        }  # fmt: skip
+
+    damaged: Damaged = []
+    return {"topics": those_there(topics, described, damaged), "damaged": told(request, damaged)}
 
 
 @table.operation(

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+import jjq
 from jjq.server.events import SCHEMA
 from tests.fronts import Front
-from tests.stores import flip, roll
+from tests.stores import flip, roll, without_active_file
 
 WHOLE = 100  # records before the damage
 
@@ -104,3 +105,42 @@ def test_events_of_a_type(front: Front) -> None:
             end = events.next()
         assert found == list(range(1, WHOLE, 2))
         assert (end.type, json.loads(end.data)["code"]) == ("jjq-end", "damaged_segment")
+
+
+def test_lists_and_numbers_name_what_is_damaged_and_have_the_others(front: Front) -> None:
+    for name in ("bad", "good"):
+        # By another store, so that the front's has no file of theirs open.
+        with jjq.open(front.store.path) as store:
+            store.create_topic(name).push(b"x")
+            store.create_subscriber(name, f"{name}-reader")
+            store.channel(name, f"{name}-work", create=True)
+    of = front.store.topic("bad").id
+    with without_active_file(front.store.path, of, "*.index"):
+        for path, kind, name in (
+            ("/api/topics", "topic", "good"), ("/api/subscribers", "subscriber", "good-reader"),
+            ("/api/channels", "channel", "good-work"),
+        ):  # fmt: skip
+            found = front.json("GET", path)
+            assert [each["name"] for each in found[f"{kind}s"]] == [name]
+            assert_told(front, found["damaged"], [kind])
+        every = ["topic", "subscriber", "channel"]
+        found = front.json("GET", "/api/stats")
+        assert [each["name"] for each in found["topics"]] == ["good"]
+        assert_told(front, found["damaged"], every)
+        with front.stream("/api/stats/stream") as events:
+            assert_told(front, json.loads(events.next().data)["damaged"], every)
+        found = front.json("GET", "/stats?format=json")
+        assert [each["topic_name"] for each in found["topics"]] == ["good"]
+        assert_told(front, found["damaged"], every)
+        assert "damaged: topic bad: the store: the active file is missing" in front.client.get("/stats").text
+        lines = front.client.get("/metrics").text.splitlines()
+        assert [each for each in lines if each.startswith("jjq_damaged")] == ['jjq_damaged{topic="bad"} 1']
+        assert 'jjq_topic_records{topic="good"} 1' in lines
+    assert front.json("GET", "/api/stats")["damaged"] == []
+
+
+def assert_told(front: Front, damaged: list[dict[str, str]], kinds: list[str]) -> None:
+    assert [(each["topic"], each["what"]) for each in damaged] == [("bad", kind) for kind in kinds]
+    for each in damaged:
+        assert "run `jjq repair`" in each["error"]
+        assert str(front.store.path) not in each["error"]

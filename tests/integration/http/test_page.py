@@ -11,6 +11,7 @@ from jjq.server.settings import tokens_in
 from jjq.server.tokens import TokenFile
 from tests.browser import Browser, browsing, is_installed
 from tests.fronts import Front, Fronting
+from tests.stores import without_active_file
 
 pytestmark = [
     pytest.mark.skipif(not is_installed(), reason="chromium and chromedriver are not installed"),
@@ -128,6 +129,8 @@ def test_what_needs_somebody_is_said_above_everything(shown: Front, browser: Bro
     browser.run("document.querySelectorAll('#channels button')[1].click(); return true")
     shown.store.topic("orders").unpause()
     browser.until("return document.getElementById('trouble').hidden")
+    with without_active_file(shown.store.path, shown.store.topic("orders").id):
+        browser.until(SHOWN, "#trouble", "1 damaged (stop the broker and run jjq repair): orders")
 
 
 def test_topics_are_ordered_and_the_focus_goes_with_its_row(shown: Front, browser: Browser) -> None:

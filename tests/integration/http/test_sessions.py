@@ -10,6 +10,7 @@ import jjq
 from jjq.server.settings import tokens_in
 from jjq.server.tokens import TokenFile
 from tests.fronts import Front, Fronting
+from tests.stores import without_active_file
 
 
 @pytest.fixture
@@ -55,6 +56,16 @@ def test_what_a_token_may_not_see_is_not_shown(locked: Front, tokens: dict[str, 
         found = json.loads(events.next().data)
     assert [each["name"] for each in found["topics"]] == ["orders.new"]
     assert (found["subscribers"], found["channels"]) == ([], [])
+
+
+def test_damage_is_told_to_who_may_read_what_it_is_in(locked: Front, tokens: dict[str, str]) -> None:
+    with without_active_file(locked.store.path, locked.store.topic("secret").id):
+        for path in ("/api/stats", "/stats?format=json"):
+            told = {
+                who: [each["topic"] for each in locked.json("GET", path, headers=bearer(tokens[who]))["damaged"]]
+                for who in ("reader", "operator")
+            }
+            assert (told["reader"], set(told["operator"])) == ([], {"secret"})
 
 
 def test_events_are_of_their_topics_rights(locked: Front, tokens: dict[str, str]) -> None:

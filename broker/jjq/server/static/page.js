@@ -173,7 +173,9 @@ function deadLetters(each) {
 // What would be overlooked below two hundred topics.
 function showTrouble(stats) {
   const names = (found) => found.slice(0, 5).map((each) => (each.topic ? `${each.name} of ${each.topic}` : each.name)).join(", ") + (found.length > 5 ? ", …" : "");
+  const damaged = [...new Set(stats.damaged.map((each) => each.topic))].map((name) => ({ name }));
   const kinds = [
+    ["damaged (stop the broker and run jjq repair)", damaged],
     ["with dead letters", stats.channels.filter(deadLetters)],
     ["paused", [...stats.topics, ...stats.channels].filter((each) => each.paused)],
     ["with records lost", [...stats.subscribers, ...stats.topics.map((each) => ({ name: each.name, lost: each.segments.lost }))].filter((each) => each.lost)],

@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 # Run as a file, a job has its own directory on the path and not the one above.
@@ -22,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own documentation uses
 
-from spark_jobs.running import follow, read_topic
+from spark_jobs.running import follow, read_topic, session
 
 FLIGHT_COLUMNS = ["scheduled", "origin", "dep_delay"]
 WEATHER_COLUMNS = ["time_hour", "origin", "temp", "wind_speed", "wind_gust", "precip", "visib"]
@@ -60,7 +61,7 @@ def with_weather(delays: DataFrame, weather: DataFrame, watermark: str) -> DataF
     )
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", required=True, help="store directory with the topics")
     parser.add_argument("--checkpoint", required=True, help="directory of the query's checkpoint")
@@ -70,30 +71,29 @@ def main() -> None:
     parser.add_argument("--watermark", default="2 hours", help="how late a record may come (default: %(default)s)")
     parser.add_argument("--rows", type=int, default=30_000, help="flights a micro-batch (default: %(default)s)")
     parser.add_argument("--report", type=Path, help="write the run's figures to this file, as JSON")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
 
-    spark = SparkSession.builder.appName("delays").getOrCreate()
-    # There are 13 flights an hour of weather; in step, the join keeps no more than a batch of either waiting.
-    flights = read_topic(spark, options.store, options.flights, FLIGHT_COLUMNS, options.rows)
-    weather = read_topic(spark, options.store, options.weather, WEATHER_COLUMNS, max(1, options.rows // 13))
-    delays = with_weather(hourly_delays(flights, options.watermark), weather, options.watermark)
+    with session("delays", spark) as spark:
+        # There are 13 flights an hour of weather; in step, the join keeps no more than a batch of either waiting.
+        flights = read_topic(spark, options.store, options.flights, FLIGHT_COLUMNS, options.rows)
+        weather = read_topic(spark, options.store, options.weather, WEATHER_COLUMNS, max(1, options.rows // 13))
+        delays = with_weather(hourly_delays(flights, options.watermark), weather, options.watermark)
 
-    began = time.monotonic()
-    query = (
-        delays.writeStream.format("jjq")
-        .option("path", options.store)
-        .option("topic", options.output)
-        .option("checkpointLocation", options.checkpoint)
-        .outputMode("append")
-        .queryName("delays")
-        .trigger(availableNow=True)
-        .start()
-    )
-    batches, rows = follow(query)
-    figures = {"batches": batches, "rows": rows, "seconds": round(time.monotonic() - began, 3)}
-    if options.report:
-        options.report.write_text(json.dumps(figures))
-    spark.stop()
+        began = time.monotonic()
+        query = (
+            delays.writeStream.format("jjq")
+            .option("path", options.store)
+            .option("topic", options.output)
+            .option("checkpointLocation", options.checkpoint)
+            .outputMode("append")
+            .queryName("delays")
+            .trigger(availableNow=True)
+            .start()
+        )
+        batches, rows = follow(query)
+        figures = {"batches": batches, "rows": rows, "seconds": round(time.monotonic() - began, 3)}
+        if options.report:
+            options.report.write_text(json.dumps(figures))
 
 
 if __name__ == "__main__":

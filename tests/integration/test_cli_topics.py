@@ -322,7 +322,7 @@ def test_writers_are_listed_and_reset(cli: Cli) -> None:
     assert (writer["id"], writer["last_batch"]) == ("loader", 7)
     assert "loader" in cli.text("writer", "list")
     assert "add --yes" in cli.error("writer", "reset", "loader", code=2)
-    assert "there are: loader" in cli.error("writer", "reset", "loaded", "--yes")
+    assert "did you mean 'loader'" in cli.error("writer", "reset", "loaded", "--yes")
     assert "it had committed up to batch 7" in cli.text("writer", "reset", "loader", "--yes")
     assert cli.json("writer", "list") == []
 

@@ -12,7 +12,15 @@ from jjq import ephemeral
 from jjq.background import last_turn
 from jjq.channel import Channel
 from jjq.clock import now_us
-from jjq.errors import ChannelNotFound, DamagedSegment, JjqError, StoreError, SubscriberNotFound, TopicDeleted
+from jjq.errors import (
+    ChannelNotFound,
+    DamagedSegment,
+    JjqError,
+    StoreError,
+    SubscriberNotFound,
+    TopicDeleted,
+    TopicNotFound,
+)
 from jjq.interest import subscriptions
 from jjq.model import PartitionOffsets
 from jjq.subscriber import Subscriber
@@ -62,7 +70,7 @@ def those_there(each: Iterable[Thing], describe: Callable[[Thing], Found], damag
         topic = one if isinstance(one, Topic) else one.topic
         try:
             found.append(describe(one))
-        except (TopicDeleted, SubscriberNotFound, ChannelNotFound):
+        except (TopicDeleted, TopicNotFound, SubscriberNotFound, ChannelNotFound):
             continue
         except (DamagedSegment, StoreError) as error:
             if not _of_its_own(topic, error):

@@ -212,3 +212,15 @@ def test_what_is_wrong_with_the_store_or_the_process_is_an_error(store: jjq.Stor
 
     with pytest.raises(jjq.StoreError):
         those_there([made], describe, [])
+
+
+def test_what_is_deleted_while_it_is_listed_is_left_out(store: jjq.Store) -> None:
+    """Whether it is looked at by its handle or, as Flight does, by its name."""
+    listed = [store.create_topic("gone"), store.create_topic("there")]
+    store.delete_topic("gone")
+    damaged: list[dict[str, Any]] = []
+    assert [each["name"] for each in those_there(listed, lambda each: each.describe(), damaged)] == ["there"]
+    assert [each["name"] for each in those_there(listed, lambda each: store.topic(each.name).describe(), damaged)] == [
+        "there"
+    ]
+    assert damaged == []

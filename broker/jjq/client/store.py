@@ -193,15 +193,21 @@ class RemoteStore(Store):
         return self._subscriber(self.connection.ask("subscriber", name=check_name(name, "subscriber")))
 
     def subscribers(self, topic: str | None = None) -> list[Subscriber]:
-        topics: dict[str, Topic] = {}
-        return [self._subscriber(each, topics) for each in self.connection.ask("subscribers", topic=topic)]
+        topics = self._by_id(topic)
+        found = self.connection.ask("subscribers", topic=topic)
+        return [
+            RemoteSubscriber(self, topics[each["topic_id"]], SubscriberRow(**each))
+            for each in found
+            if each["topic_id"] in topics
+        ]
 
-    def _subscriber(self, packed: dict[str, Any], topics: dict[str, Topic] | None = None) -> Subscriber:
-        known = {} if topics is None else topics
-        topic_id = packed["topic_id"]
-        if topic_id not in known:
-            known[topic_id] = self._made(self.connection.ask("topic_by_id", topic_id=topic_id))
-        return RemoteSubscriber(self, known[topic_id], SubscriberRow(**packed))
+    def _by_id(self, topic: str | None) -> dict[str, Topic]:
+        """All topics, or one; what else is listed is of another one that was made or deleted meanwhile."""
+        return {each.id: each for each in (self.topics() if topic is None else [self.topic(topic)])}
+
+    def _subscriber(self, packed: dict[str, Any]) -> Subscriber:
+        topic = self._made(self.connection.ask("topic_by_id", topic_id=packed["topic_id"]))
+        return RemoteSubscriber(self, topic, SubscriberRow(**packed))
 
     def delete_subscriber(self, name: str) -> None:
         self.connection.act("delete_subscriber", once=True, name=check_name(name, "subscriber"))
@@ -227,7 +233,7 @@ class RemoteStore(Store):
         return RemoteChannel(self, self.topic(packed["topic"]), packed, max_in_flight)
 
     def channels(self, topic: str | None = None) -> list[Channel]:
-        topics = {each.id: each for each in (self.topics() if topic is None else [self.topic(topic)])}
+        topics = self._by_id(topic)
         found = self.connection.ask("channels", topic=topic)
         return [
             RemoteChannel(self, topics[each["topic_id"]], each, MAX_IN_FLIGHT)

@@ -332,10 +332,11 @@ def test_a_name_that_may_not_be_read_is_refused(locked: tuple[Front, dict[str, A
 def test_of_a_pattern_come_the_topics_that_may_be_read(locked: tuple[Front, dict[str, Any]]) -> None:
     front, token = locked
     with front.stream("/api/stream?topics=*&start=earliest", **token) as events:
+        assert values(events, 1) == ["1"]  # among topics there is no order
         front.store.topic("secret").push(b"3")
         front.store.create_topic("secret.too").push(b"4")
         front.store.create_topic("mine.too").push(b"5")
-        assert values(events, 2) == ["1", "5"]
+        assert values(events, 1) == ["5"]
         assert front.store.topic("secret").id[:12] not in events.last_id
     found = front.json("GET", "/api/records?topics=*", **token)
     assert sorted(each["value"] for each in found["records"]) == ["1", "5"]

@@ -1,7 +1,10 @@
 """Where the `jjq` command begins. Not in the package: importing that takes a good part of a second, and who presses Ctrl-C in it
 should see no traceback."""
 
+import contextlib
 import os
+import sys
+from typing import NoReturn
 
 INTERRUPTED = 130  # as in jjq.cli.exits, which cannot be asked before the package is there
 
@@ -16,6 +19,18 @@ def main() -> int:
     try:
         from jjq.cli import main as run
 
-        return run()
+        code = run()
+        inputs = sys.modules.get("jjq.cli.inputs")
+        if inputs is not None and inputs.reading_ahead:
+            leave(code)
+        return code
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def leave(code: int) -> NoReturn:
+    """Ends the process without what Python does at its end: a thread that calls Python then would abort it."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)

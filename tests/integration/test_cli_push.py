@@ -1,11 +1,13 @@
 """`jjq push`: what goes in comes out, whatever the format; and what cannot go in."""
 
+import contextlib
 import datetime as dt
 import json
 import os
 import pty
 import select
 import signal
+import subprocess
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -482,3 +484,23 @@ def test_a_terminal_shows_how_far_it_is_and_a_pipe_does_not(cli: Cli) -> None:
     assert "rows" in last
     assert "%" in last
     assert shown.endswith(b"\r\x1b[K")
+
+
+def test_a_csv_with_an_error_ends_the_command_while_more_of_it_comes(cli: Cli) -> None:
+    with cli.open() as store:
+        store.create_topic("cols", schema=pa.schema([("i", pa.int32()), ("day", pa.date32())]))
+    process = cli.start("push", "cols", "--format", "csv", "--no-header", stdout=subprocess.DEVNULL)
+    assert process.stdin is not None
+    assert process.stderr is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(b"1,\n2,x\n" * 2_000_000)  # pyarrow has read what it looks at, and reads on
+        while process.poll() is None:
+            process.stdin.write(b"1,\n")
+            process.stdin.flush()
+    said = process.stderr.read().decode()
+    assert (process.wait(), said.count("\n")) == (1, 1), said
+    assert "column 'day': Row #2" in said
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
+    process.stderr.close()
+    assert records(cli, "cols") == []

@@ -38,6 +38,11 @@ _CSV_BLOCK = 4 << 20  # a row has to fit
 _SCHEMA_BYTES = 4 << 20  # of a text file, to tell its columns
 
 
+# What pyarrow has as a stream and has not read to its end. A thread of its own reads ahead by calling Python: when Python ends
+# meanwhile, that aborts the process.
+reading_ahead: set[Source] = set()
+
+
 class InputError(JjqError):
     """What is read cannot be understood; the message says where."""
 
@@ -90,6 +95,7 @@ class Source:
 
     def stream(self) -> io.BufferedReader:
         """As a binary stream for readers that want one."""
+        reading_ahead.add(self)
         return io.BufferedReader(_Counted(self), 1 << 20)
 
 
@@ -325,6 +331,7 @@ def read_csv(
         reader = csv.open_csv(stream, options, csv.ParseOptions(delimiter=delimiter, newlines_in_values=True), convert)
         for batch in reader:
             yield pa.Table.from_batches([batch])
+        reading_ahead.discard(source)
     except pa.ArrowNotImplementedError as error:
         raise SchemaMismatch(f"{source.name}: {error}; use JSON lines or Parquet for that type") from error
     except pa.ArrowInvalid as error:

@@ -1,10 +1,8 @@
 """Where the `jjq` command begins. Not in the package: importing that takes a good part of a second, and who presses Ctrl-C in it
 should see no traceback."""
 
-import contextlib
 import os
 import sys
-from typing import NoReturn
 
 INTERRUPTED = 130  # as in jjq.cli.exits, which cannot be asked before the package is there
 
@@ -28,9 +26,10 @@ def main() -> int:
         return INTERRUPTED
 
 
-def leave(code: int) -> NoReturn:
+def leave(code: int) -> None:
     """Ends the process without what Python does at its end: a thread that calls Python then would abort it."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)

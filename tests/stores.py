@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from jjq.log.format import unpack_entries
 from jjq.store import Store
 from jjq.verify import VerifyReport, verify
 
@@ -38,6 +39,11 @@ def roll(store: Store, name: str, partition: int = 0) -> None:
 def paths(store: Path, pattern: str) -> list[Path]:
     """The files of all partitions whose names match, without those in quarantine."""
     return sorted((store / "topics").glob(f"*/*/{pattern}"))
+
+
+def end_of(path: Path) -> int:
+    """Where the messages of a stream file end; what was laid out ahead follows."""
+    return unpack_entries(path.with_suffix(".index").read_bytes())[-1].end_position
 
 
 def flip(path: Path, position: int, bit: int = 0) -> None:

@@ -82,6 +82,24 @@ def is_named(file: tuple[int, int], path: str | Path) -> bool:
     return (found.st_dev, found.st_ino) == file
 
 
+def link_of(fd: int) -> str:
+    """What `place` follows."""
+    return f"/proc/self/fd/{fd}"
+
+
+def place(link: str) -> str | None:
+    """Where an open file is now: another place when it is moved, removed, or another one gets its name. None where the system does
+    not say.
+
+    For who asks often. Linux notes that somebody has asked for a file's times, as stat does, and gives the next write a time of its
+    own, which that write's sync has to put on disk (multigrain timestamps, from 6.13 on): such syncs take half as long again.
+    """
+    try:
+        return os.readlink(link)
+    except OSError:
+        return None
+
+
 def pread(fd: int, length: int, position: int) -> bytes:
     """Exactly `length` bytes, fewer only at the end of the file."""
     data = os.pread(fd, length, position)

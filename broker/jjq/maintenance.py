@@ -214,10 +214,8 @@ class Maintenance:
         if row.active is None:
             return None
         with contextlib.suppress(JjqError):  # of damage, those tell who read it
-            if self._store.reader(topic.id, topic.name).offsets(row.partition).end == row.end_offset:
-                return None
-        with contextlib.suppress(FileNotFoundError):
-            return (self._directory(topic.id, row.partition) / f"{row.active}.arrows").stat().st_size
+            reader = self._store.reader(topic.id, topic.name)
+            return None if reader.offsets(row.partition).end == row.end_offset else reader.active_bytes(row.partition)
         return 0
 
     def _unless_waited_for(

@@ -21,7 +21,7 @@ from jjq.facts import Facts
 from jjq.known import Known, in_use
 from jjq.log.check import ActiveEnd, check_active, check_segment
 from jjq.log.reader import LOST
-from jjq.log.stream import stream_paths
+from jjq.log.stream import is_torn, stream_paths
 from jjq.model import Segment
 from jjq.reports import Problem, Progress, VerifyReport, no_progress
 from jjq.store import Store
@@ -273,7 +273,7 @@ class Verifier:
             self.report.notes.append(f"{path} was not closed before the machine went down; it recovers at first use")
         elif not found.closed:
             with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_size > found.position:
+                if is_torn(path, found.position):
                     self.report.notes.append(
                         f"{path} has bytes behind its end: a write is under way, or its writer died"
                     )

@@ -14,8 +14,6 @@ import pyarrow as pa
 from crc32c import crc32c
 
 import jjq
-from jjq import files
-from jjq.log.format import ENTRY_SIZE
 from tests.bench.run import Run, rate
 from tests.bench.table import Row, at_least
 
@@ -56,35 +54,6 @@ class BareFile:
         os.close(self._fd)
 
 
-class BareCalls(BareFile):
-    """The system calls of a push around the same bytes, and no more Python than they need: a lock that processes take in turns,
-    a look at both files and at their names, the write and its sync, the entry in the index."""
-
-    def __init__(self, path: Path, data: bytes) -> None:
-        super().__init__(path, data)
-        self._path, self._index_path = os.fspath(path), f"{path}.index"
-        self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT)
-        self._index = os.open(self._index_path, os.O_RDWR | os.O_CREAT)
-        self._entries = 0
-
-    def append(self, times: int) -> None:
-        for _ in range(times):
-            files.lock_in_turn(self._lock)
-            for each in (self._fd, self._index):
-                os.lseek(each, 0, os.SEEK_END)
-            for name in (self._path, self._index_path):
-                os.stat(name)
-            super().append(1)
-            os.pwrite(self._index, self._data[:ENTRY_SIZE], self._entries * ENTRY_SIZE)
-            self._entries += 1
-            files.unlock(self._lock)
-
-    def close(self) -> None:
-        super().close()
-        os.close(self._index)
-        os.close(self._lock)
-
-
 INSERT = "INSERT INTO log (timestamp, key, value) VALUES (?, ?, ?)"
 
 
@@ -109,21 +78,18 @@ def push_always(run: Run) -> list[Row]:
         before = disk_bytes(log)
         push_one(log, 10)
         data = os.urandom((disk_bytes(log) - before) // 10)
-        bare, calls = BareFile(place / "bare", data), BareCalls(place / "calls", data)
+        bare = BareFile(place / "bare", data)
         figures = run.interleave(
             {
                 "jjq": lambda: rate(count, lambda: push_one(log, count)),
                 "bare": lambda: rate(count, lambda: bare.append(count)),
-                "calls": lambda: rate(count, lambda: calls.append(count)),
             },
             rounds=31,
         )
         bare.close()
-        calls.close()
     peer = "write + fdatasync of the same bytes"
     return [
         Row("push of 100 B, always, one thread", peer, "/s", figures["jjq"], figures["bare"], at_least(0.8)),
-        Row("the system calls of a push alone", peer, "/s", figures["calls"], figures["bare"]),
     ]
 
 

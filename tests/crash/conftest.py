@@ -8,8 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from jjq.log import active
+
 MEMORY = Path("/dev/shm")
 ROOM_BYTES = 1 << 30  # containers may have as little as 64 MiB there
+
+
+@pytest.fixture(autouse=True)
+def laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeros are laid out ahead from the first push that syncs, so that small files have them, too."""
+    monkeypatch.setattr(active, "AHEAD_LEAST", 0)
 
 
 @pytest.fixture

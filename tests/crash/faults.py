@@ -27,7 +27,7 @@ KINDS = {
     "replace": "replace", "unlink": "unlink", "remove_dir": "remove_dir", "pread": "read", "set_size": "set_size",
 }  # fmt: skip
 PLAIN = {
-    "size", "identity", "is_named", "read", "ring", "write_small", "move", "lock", "lock_in_turn", "unlock", "translated", "translate", "reading",
+    "size", "identity", "is_named", "link_of", "place", "read", "ring", "write_small", "move", "lock", "lock_in_turn", "unlock", "translated", "translate", "reading",
     "begin_writing", "wait_written",
 }  # fmt: skip
 # The steps of a catalog transaction: failing at `begin` or `commit` undoes it, at `committed` it is done but not known.
@@ -237,13 +237,13 @@ class Counting(Disk):
 class Failing(Counting):
     """Makes the `number`-th operation (from 1) of some kinds fail, with `for_good` all after it too.
 
-    `part` is how much of a failing write reaches the file. `synced` has the bytes of each file (by name) that are known
-    to be on disk; then a failing sync loses the rest, as the kernel does when it drops pages that it could not write.
+    `part` is how much of a failing write reaches the file. `synced` has what each file (by name) is known to hold
+    on disk; then a failing sync loses the rest, as the kernel does when it drops pages that it could not write.
     """
 
     def __init__(
         self, number: int, kinds: Iterable[str] = CHANGES, *, code: int = errno.EIO, part: float = 0.0,
-        for_good: bool = False, synced: dict[str, int] | None = None,
+        for_good: bool = False, synced: dict[str, bytes] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(kinds)
         self.number, self.code, self.part, self.for_good = number, code, part, for_good
@@ -263,10 +263,7 @@ class Failing(Counting):
     def reached(self, operation: Operation) -> None:
         if not (operation.kind == "write" and self.part) and self._fails(operation):
             if operation.kind == "sync" and self.synced is not None:
-                kept = self.synced.get(operation.path.name, 0)
-                with operation.path.open("r+b") as file:
-                    file.seek(kept)
-                    file.write(bytes(operation.path.stat().st_size - kept))
+                lose(operation.path, self.synced.get(operation.path.name, b""))
             raise self.failure(operation)
 
     def lets_through(self, operation: Operation) -> int:
@@ -276,19 +273,25 @@ class Failing(Counting):
 
     def done(self, operation: Operation) -> None:
         if operation.kind == "sync" and self.synced is not None:
-            self.synced[operation.path.name] = operation.path.stat().st_size
+            self.synced[operation.path.name] = operation.path.read_bytes()
+
+
+def lose(path: Path, synced: bytes) -> None:
+    """Drops what was written to a file since it held `synced`, but for its length."""
+    with path.open("r+b") as file:
+        file.write(synced.ljust(path.stat().st_size, b"\0"))
 
 
 class Syncs(Disk):
-    """Notes how many bytes of each file, by its name, have been synced."""
+    """Notes what of each file, by its name, has been synced."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.synced: dict[str, int] = {}
+        self.synced: dict[str, bytes] = {}
 
     def done(self, operation: Operation) -> None:
         if operation.kind == "sync":
-            self.synced[operation.path.name] = operation.path.stat().st_size
+            self.synced[operation.path.name] = operation.path.read_bytes()
 
 
 class Filling(Disk):

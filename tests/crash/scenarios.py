@@ -12,6 +12,7 @@ import pyarrow as pa
 import jjq
 from jjq.errors import JjqError, TopicExists, TopicNotFound
 from tests.crash.checks import open_alone
+from tests.stores import end_of
 
 SYNC_MODES = ("always", "interval", "none")
 SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("s", pa.string())])
@@ -71,7 +72,8 @@ def _commit(store: jjq.Store) -> None:
 def _tear(store: jjq.Store) -> None:
     """As a writer leaves it that died half-way through a write."""
     path = Path(next(each.path for each in store.topic("t").segments(0) if each.state == "active"))
-    with path.open("ab") as file:
+    with path.open("r+b") as file:
+        file.seek(end_of(path))
         file.write(b"\xff\xff\xff\xff torn")
 
 

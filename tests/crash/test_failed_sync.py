@@ -9,7 +9,7 @@ import pytest
 import jjq
 from jjq.errors import DamagedSegment, DataLoss, JjqError, StoreError
 from tests.crash.checks import Partition, State, contents, open_alone, rows_of
-from tests.crash.faults import CHANGES, Counting, Disk, Failing, Operation, Syncs
+from tests.crash.faults import CHANGES, Counting, Disk, Failing, Operation, Syncs, lose
 from tests.crash.killing import elsewhere
 from tests.crash.scenarios import SCENARIOS, SYNC_MODES, Scenario, make
 from tests.stores import assert_whole
@@ -90,16 +90,13 @@ def check_intact(topic: jjq.Topic, partition: int, allowed: list[Partition]) -> 
 class LosingAll(Disk):
     """Syncs of data fail and lose what they were for, and there is no room for an entry of the index but for `part` of one."""
 
-    def __init__(self, synced: dict[str, int], part: int) -> None:
+    def __init__(self, synced: dict[str, bytes], part: int) -> None:
         super().__init__()
         self.synced, self.part = synced, part
 
     def step(self, operation: Operation) -> None:
         if operation.kind == "sync" and operation.path.suffix == ".arrows":
-            kept = self.synced[operation.path.name]
-            with operation.path.open("r+b") as file:
-                file.seek(kept)
-                file.write(bytes(operation.path.stat().st_size - kept))
+            lose(operation.path, self.synced[operation.path.name])
             raise self.failure(operation)
 
     def lets_through(self, operation: Operation) -> int:

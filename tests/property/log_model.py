@@ -118,9 +118,9 @@ def tear(path: Path, how: str) -> None:
     head, *batches = valid_prefix(index.read_bytes())
     data = path.read_bytes()
     whole = next((data[e.position : e.end_position] for e in batches if e.length), b"\xff\xff\xff\xff\x10\0\0\0")
-    with path.open("ab") as file:
+    with path.open("r+b") as file:
+        file.seek((batches or [head])[-1].end_position)  # what is laid out behind it is written over
         file.write({"a message": whole, "half a message": whole[: len(whole) // 2], "zeros": bytes(64)}[how])
-    assert head.length
 
 
 def cut_power(path: Path, chance: float) -> int:

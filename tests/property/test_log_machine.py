@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import jjq
 from jjq.errors import DataLoss, StagedFileMissing, TopicDeleted
+from jjq.log import active
 from jjq.model import StagedFile
 from jjq.staging import partition_of
 from tests.property.log_model import METADATA, US, Mark, Model, Part, Row, active_file, cut_power, read, rows_of, tear
@@ -41,6 +42,8 @@ class Log(RuleBasedStateMachine):
         self.boots = itertools.count()
         self.boot_id = mock.patch("jjq.store.boot_id", return_value="boot")
         self.boot_id.start()
+        self.ahead = mock.patch.object(active, "AHEAD_LEAST", 8)
+        self.ahead.start()
         self.stores: list[jjq.Store] = []
         self.handles: dict[tuple[str, int], jjq.Topic] = {}
         self.dead: list[jjq.Topic] = []
@@ -52,8 +55,9 @@ class Log(RuleBasedStateMachine):
 
     # --- the life of the store ---------------------------------------------------------------------------------------
 
-    @initialize(sync=st.tuples(SYNC, SYNC, SYNC), rows=st.integers(1, 5))
-    def make(self, sync: tuple[str, str, str], rows: int) -> None:
+    @initialize(sync=st.tuples(SYNC, SYNC, SYNC), rows=st.integers(1, 5), ahead=st.sampled_from([0, 8]))
+    def make(self, sync: tuple[str, str, str], rows: int, ahead: int) -> None:
+        active.AHEAD_LEAST = ahead  # with 0 every push that syncs may lay out zeros
         self.settings = {
             name: {"sync": each, "sync_interval_ms": 3_600_000, "segment_rows": rows}
             for name, each in zip(("plain", "timed", "rows"), sync, strict=True)
@@ -379,6 +383,7 @@ class Log(RuleBasedStateMachine):
         finally:
             self.close()
             self.boot_id.stop()
+            self.ahead.stop()
             shutil.rmtree(self.root)
 
 

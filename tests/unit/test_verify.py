@@ -16,7 +16,7 @@ from jjq.log.format import ENTRY_SIZE
 from jjq.repair import repair
 from jjq.reports import RepairReport, VerifyReport
 from jjq.verify import verify
-from tests.stores import assert_whole, flip, paths, roll, tables
+from tests.stores import assert_whole, end_of, flip, paths, roll, tables
 
 SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("s", pa.string())])
 
@@ -320,7 +320,9 @@ def test_staged_files_and_those_that_wait_for_removal_are_known(store: jjq.Store
 
 def test_a_torn_tail_is_a_note(store: jjq.Store) -> None:
     fill(store)
-    with Path(segment(store, "active").path).open("ab") as file:
+    path = Path(segment(store, "active").path)
+    with path.open("r+b") as file:
+        file.seek(end_of(path))
         file.write(b"half a message")
     (note,) = assert_whole(store).notes
     assert "behind its end" in note

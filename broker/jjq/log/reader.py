@@ -21,7 +21,7 @@ from jjq.log.ends import Ends
 from jjq.log.format import NO_TS
 from jjq.log.projection import columns_of, output_schema, project
 from jjq.log.sealed import SealedReader, rebatch
-from jjq.log.stream import StreamReader
+from jjq.log.stream import StreamReader, last_entry, stream_paths
 from jjq.model import Segment, SegmentInfo, Slice
 
 LOST = "lost"  # kind of a segment row that stands for records that repair could not save
@@ -94,14 +94,12 @@ class LogReader(Ends):
         if row.active is not None:
             with self.live.reader(row) as reader:
                 last = reader.last()
-            try:
-                length = _length(self._partition_dir(partition) / f"{row.active}.arrows")
-            except FileNotFoundError:
+            if not (self._partition_dir(partition) / f"{row.active}.arrows").exists():
                 self._check_moved_on(row)
                 return self.segment_infos(partition)
             segments.append(
                 Segment(
-                    row.active, "arrows", row.end_offset, end, length,
+                    row.active, "arrows", row.end_offset, end, last.end_position,
                     last.file_crc, 0, row.active_schema, NO_TS, last.run_max_ts, 0, last.appended_at,
                 )
             )  # fmt: skip
@@ -121,16 +119,18 @@ class LogReader(Ends):
         ]  # fmt: skip
 
     def active_bytes(self, partition: int) -> int | None:
-        """Bytes of the active file, None when there is none; raises DamagedSegment where it is missing."""
+        """Bytes of the active file up to its end, None when there is none; raises DamagedSegment where it is missing."""
         row = self._catalog.partition(self.topic_id, partition)
         if row.active is None:
             return None
-        path = self._partition_dir(partition) / f"{row.active}.arrows"
+        path, index_path = stream_paths(self._partition_dir(partition), row.active)
         try:
-            return _length(path)
+            size = _length(path)
         except FileNotFoundError:
             self._check_moved_on(row)
             return None
+        last = last_entry(index_path)
+        return size if last is None else min(size, last.end_position)
 
     # --- planning ----------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from jjq.log.stream import StreamReader, missing_active, stream_paths
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What is whole in an active file after a reboot. `clean`: index and data agree to the last byte."""
+    """What is whole in an active file after a reboot. `clean`: index and data agree to the last message, and nothing is behind it."""
 
     entries: list[fmt.Entry]
     end: int
@@ -41,7 +41,6 @@ def survey(directory: Path, row: PartitionState, schema: pa.Schema, topic: bytes
         if not path.exists():
             raise missing_active(path, row.end_offset)
         entries, why = scan_messages(path, schema, topic, partition)
-        size = path.stat().st_size
     index = fmt.valid_prefix(index_bytes)
     head = fmt.stream_head(schema)
     if not entries:
@@ -71,7 +70,7 @@ def survey(directory: Path, row: PartitionState, schema: pa.Schema, topic: bytes
         len(index) * fmt.ENTRY_SIZE == len(index_bytes)
         and bool(index)
         and index[-1].end == end
-        and (size == position or closing is not None)
+        and (not why or closing is not None)
         and [(e.base, e.position, e.file_crc) for e in index if e.kind == fmt.BATCH]
         == [(e.base, e.position, e.file_crc) for e in entries if e.kind == fmt.BATCH]
     )
@@ -105,7 +104,8 @@ def copy_whole(
 
 
 def scan_messages(path: Path, schema: pa.Schema, topic: bytes, partition: int) -> tuple[list[Entry], str]:
-    """The entries that a stream file's own messages give, up to the first that is not whole, and why it ends there.
+    """The entries that a stream file's own messages give, up to the first that is not whole, and why it ends there: "" at the end
+    of the file, or where zeros follow up to there, which were laid out ahead.
 
     Needs no index: this is how one is made again. The base is that of the first message.
     """
@@ -120,7 +120,8 @@ def scan_messages(path: Path, schema: pa.Schema, topic: bytes, partition: int) -
         try:
             message, field = message_at(data, position)
         except flat.NotAMessage as error:
-            return entries, str(error)
+            rest = data.slice(position).to_pybytes()
+            return entries, "" if rest.count(0) == len(rest) else str(error)
         if field.topic != topic or field.partition != partition or (entries and field.base != entries[-1].end):
             return entries, "a message of another place"
         if not entries:

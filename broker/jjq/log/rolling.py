@@ -22,7 +22,9 @@ from jjq.log.recovery import copy_whole, survey
 from jjq.log.stream import missing_active, stream_paths
 from jjq.model import Segment
 
-_LOOK_US = 100_000  # how often the active file's name is looked for where pushes do not wait for the disk
+_LOOK_US = (
+    100_000  # how often the active file's name is looked for; where a push waits for the disk, its place each time
+)
 
 
 class Partition:
@@ -102,12 +104,14 @@ class Partition:
                 settings = self._settings
                 assert settings is not None
                 # An acknowledgement of what nobody will find is none. Where none means a sync, looking each time would cost.
-                if settings.sync == "always" or abs(now - self._looked_at) > _LOOK_US:
-                    if not active.named():
+                due = abs(now - self._looked_at) > _LOOK_US
+                if due or settings.sync == "always":
+                    if not active.named(surely=due):
                         self._check_lock_named()
                         self.forget_active()  # opened by its name again, it says what is missing
                         continue
-                    self._looked_at = now
+                    if due:
+                        self._looked_at = now
                 if (
                     active.length - active.head_length < settings.segment_bytes
                     and (settings.segment_rows is None or active.rows < settings.segment_rows)

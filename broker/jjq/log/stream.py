@@ -27,6 +27,7 @@ _ENTRIES_AT_ONCE = 4096
 _SINGLES = 64  # from about here on Arrow is as fast
 _REREADS = 3
 _MMAP_FROM = 256 << 10  # below this a read is cheaper than a mapping
+NOTHING = bytes(8)  # where no message begins
 
 Batches = Iterator[tuple[int, pa.RecordBatch]]  # (offset of the first row, physical columns)
 
@@ -47,9 +48,18 @@ def empty_index(path: Path) -> DamagedSegment:
     return DamagedSegment(f"{path}: the index is empty; run `jjq repair`", path=str(path), position=0, lost=None)
 
 
-def open_end(index: str) -> int | None:
-    """The visible end offset of an active file by its index, which does not stay open; None where it is closed, gone, or to
-    be looked at more closely."""
+def is_torn(path: Path, end: int) -> bool:
+    """Whether a message was begun behind the byte `end` of a file; what was laid out ahead is none."""
+    with files.reading(path):
+        fd = files.open_ro(path)
+        try:
+            return files.pread(fd, len(NOTHING), end) not in (b"", NOTHING)
+        finally:
+            files.close(fd)
+
+
+def last_entry(index: str | Path) -> Entry | None:
+    """The last entry of an index, which does not stay open; None where it is gone, or to be looked at more closely."""
     try:
         with files.reading(index):
             fd = files.open_ro(index)
@@ -60,10 +70,13 @@ def open_end(index: str) -> int | None:
                 files.close(fd)
     except FileNotFoundError:
         return None
-    if len(data) != ENTRY_SIZE or not fmt.entries_hold(data):
-        return None
-    [last] = fmt.unpack_entries(data)
-    return None if last.kind == CLOSE else last.end
+    return fmt.unpack_entries(data)[0] if len(data) == ENTRY_SIZE and fmt.entries_hold(data) else None
+
+
+def open_end(index: str) -> int | None:
+    """The visible end offset of an active file by its index; None where it is closed, gone, or to be looked at more closely."""
+    last = last_entry(index)
+    return None if last is None or last.kind == CLOSE else last.end
 
 
 class StreamReader:

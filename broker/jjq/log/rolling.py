@@ -22,9 +22,8 @@ from jjq.log.recovery import copy_whole, survey
 from jjq.log.stream import missing_active, stream_paths
 from jjq.model import Segment
 
-_LOOK_US = (
-    100_000  # how often the active file's name is looked for; where a push waits for the disk, its place each time
-)
+# How often the active file's name is looked for; where pushes wait for the disk, its place is asked for at each.
+_LOOK_US = 100_000
 
 
 class Partition:

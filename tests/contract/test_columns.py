@@ -34,6 +34,24 @@ def test_a_topic_has_so_many_columns_and_no_more(store: jjq.Store) -> None:
     assert row == {"c0": 1, "c4095": 2}
 
 
+def test_a_read_of_no_columns_has_all_rows(store: jjq.Store) -> None:
+    topic = store.create_topic("t", schema=pa.schema([("a", pa.int64())]), partitions=2, sync="none")
+    for partition, rows in ((0, 3), (1, 40), (1, 2)):
+        topic.push_table(pa.table({"a": range(rows)}), partition=partition)
+    plain = store.create_topic("plain", sync="none")
+    plain.push_many([b"x", b"y"])
+    store.maintain()
+    topic.push_table(pa.table({"a": range(5)}), partition=0)
+    assert topic.read(columns=[]).schema == pa.schema([])
+    for on_data_loss in ("error", "skip"):
+        assert topic.read(columns=[], on_data_loss=on_data_loss).read_all().num_rows == 50
+    assert topic.read(-1, columns=[], partitions=[1]).read_all().num_rows == 1
+    assert plain.read(columns=[], metadata=[]).read_all().num_rows == 2
+    assert len(topic.to_pandas(columns=[])) == 50
+    slices = [each for p, rows in enumerate((8, 42)) for each in topic.plan(p, 0, rows)]
+    assert sum(batch.num_rows for batch in store.read_slices(slices, columns=[])) == 50
+
+
 @pytest.mark.embedded
 def test_a_column_has_so_many_levels_and_no_more(store: jjq.Store) -> None:
     def deep(levels: int) -> pa.DataType:

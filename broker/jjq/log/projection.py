@@ -28,6 +28,8 @@ def project(batch: pa.RecordBatch, physical: pa.Schema, base: int, place: Slice,
             metadata: Sequence[str], output: pa.Schema) -> pa.RecordBatch:  # fmt: skip
     """Chosen columns of a physical batch whose first row is at offset `base`."""
     rows = batch.num_rows
+    if not output.names:
+        return batch.select([])  # which keeps how many rows there are: arrays, of which there are none, would say it
     places = {name: i for i, name in enumerate(batch.schema.names)}
     columns = [
         batch.column(places[field.name]) if field.name in places else pa.nulls(rows, field.type) for field in user

@@ -15,7 +15,7 @@ from typing import Any
 
 from jjq import files
 from jjq.clock import now_us
-from jjq.errors import StoreError
+from jjq.errors import DamagedSegment, StoreError
 from jjq.log.active import LARGE_BYTES, ActiveFile
 from jjq.log.contracts import LogCatalog, LogSettings, PartitionState, TopicFacts
 from jjq.log.recovery import copy_whole, survey
@@ -124,6 +124,12 @@ class Partition:
                 self._finish_locked(active, now)
             elif active.failed or active.torn_locked():
                 active.close_locked("failed" if active.failed else "torn")
+            elif not active.ready_locked():  # all that others can have done is taken in
+                self._catalog.partition(self.topic_id, self.partition)  # raises TopicDeleted
+                raise DamagedSegment(
+                    f"{active.index_path}: the index was cut short while it was open; run `jjq repair`",
+                    path=str(active.index_path), position=0, lost=None,
+                )  # fmt: skip
 
     def _check_lock_named(self) -> None:
         """Raises StoreError where another directory has come in this one's place: who opens that locks another file."""

@@ -17,9 +17,10 @@ from jjq import channels, ephemeral, files, subscribers, topicfile
 from jjq.catalog.rows import TopicRow
 from jjq.clock import now_us
 from jjq.config import GRACE_US, TopicConfig, check_partitions, normalise, written
-from jjq.errors import InvalidArgument, SchemaMismatch, TopicDeleted, TopicExists, TopicNotFound
+from jjq.errors import DamagedSegment, InvalidArgument, SchemaMismatch, TopicDeleted, TopicExists, TopicNotFound
 from jjq.log.format import NO_TS
 from jjq.log.partition import PartitionLog
+from jjq.log.stream import stream_paths
 from jjq.model import EPHEMERAL, TopicOffsets, check_name
 from jjq.schema import add_columns, check_schema
 from jjq.values import each_of
@@ -206,14 +207,23 @@ def say_unknown(store: Store, topic: Topic) -> None:
 
 
 def delete(store: Store, topic: Topic) -> None:
-    """See `Store.delete_topic`."""
+    """See `Store.delete_topic`. Damage is no hindrance: what somebody wants to be gone needs no repair first."""
+    _make_directories(store.path / "topics" / topic.id, range(topic.partitions))  # one that is missing has no lock
+    unclosed: list[Path] = []
     with _all_locked(store, topic) as logs:
         for log in logs:
-            log.close_active_locked("deleted")
+            try:
+                log.close_active_locked("deleted")
+            except DamagedSegment:
+                active = store.catalog.partition(topic.id, log.partition).active
+                unclosed += stream_paths(log.directory, active) if active is not None else ()
         garbage = [f"topics/{topic.id}", *subscribers.lock_files(store, topic.id)]
         channel_ids = channels.ids_of(store, topic.id)
         store.catalog.drop_topic(topic.id, garbage, now_us() + GRACE_US)
         topicfile.write(store.path, store.catalog, topic.row, deleted=True)
+        for path in unclosed:  # whoever has it open looks for its name, and finds that the topic is deleted
+            with contextlib.suppress(OSError):
+                files.unlink(path)
         for log in logs:
             log.forget_active()
             log.ring_locked()

@@ -1,5 +1,6 @@
-"""Reading where records are gone or damaged: an error, or what is whole and a word of what is not."""
+"""Reading where records are gone or damaged: an error, or what is whole and a word of what is not. Deleting what is damaged."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 import jjq
 from jjq.log.format import ENTRY_SIZE
 from jjq.repair import repair
-from tests.stores import flip, paths, roll
+from tests.stores import assert_whole, flip, paths, roll
 
 Reopen = Callable[..., jjq.Store]
 
@@ -157,3 +158,42 @@ def test_a_subscriber_gets_what_is_whole_of_the_other_partitions_before_the_erro
 def exhaust(take: Callable[[], list[jjq.Record]], found: list[tuple[int, int]]) -> None:
     while records := take():
         found += [(each.partition, each.offset) for each in records]
+
+
+def cut_off(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+HARM: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no index": (Path.unlink, "*.index"),
+    "no data": (Path.unlink, "*.arrows"),
+    "an empty index": (cut_off, "*.index"),
+    "a damaged index": (lambda path: flip(path, 70), "*.index"),
+    "no directory of a partition": (lambda path: shutil.rmtree(path.parent), "*.index"),
+    "no directory": (lambda path: shutil.rmtree(path.parents[1]), "*.index"),
+}
+
+
+@pytest.mark.parametrize(("harm", "pattern"), HARM.values(), ids=HARM)
+def test_a_damaged_topic_is_deleted_without_repair(
+    reopen: Reopen, directory: Path, harm: Callable[[Path], object], pattern: str
+) -> None:
+    opened = reopen(maintenance=False)
+    topic = opened.create_topic("t", partitions=2)
+    opened.create_topic("other").push(b"x")
+    for partition in range(2):
+        topic.push(b"x", partition=partition)
+    opened.create_subscriber("t", "s")
+    opened.channel("t", "c", create=True)
+    [path] = (directory / "topics" / topic.id / "1").glob(pattern)
+    harm(path)
+    store = reopen(maintenance=True)  # which has seen none of it
+    store.delete_topic("t")
+    assert ([each.name for each in store.topics()], store.subscribers(), store.channels()) == (["other"], [], [])
+    for call in (topic.offsets, topic.describe):
+        with pytest.raises(jjq.TopicDeleted):
+            call()
+    with pytest.raises((jjq.TopicDeleted, jjq.StoreError)):  # the latter where its directory is another one by now
+        topic.push(b"y", partition=1)
+    assert store.create_topic("t").push(b"again").offset == 0
+    assert_whole(directory)

@@ -285,6 +285,16 @@ def test_what_destroys_asks_first(cli: Cli) -> None:
     assert cli.json("topic", "list") == cli.json("subscriber", "list") == []
 
 
+def test_a_damaged_topic_is_deleted_though_its_records_cannot_be_counted(cli: Cli) -> None:
+    cli.run("topic", "create", "t")
+    cli.run("push", "t", stdin="a\nb\n")
+    next(cli.store.glob("topics/*/0/*.index")).unlink()
+    assert "run `jjq repair`" in cli.error("topic", "empty", "t", "--yes")
+    assert "has damaged records, which nobody can count, and 0 subscribers" in cli.error("topic", "delete", "t", code=2)
+    assert cli.json("topic", "delete", "t", "--yes") == {"topic": "t", "records": None, "subscribers": []}
+    assert cli.json("topic", "list") == []
+
+
 def test_a_bad_name_is_refused(cli: Cli) -> None:
     for name in ("", "../x"):
         assert "cannot name a topic" in cli.error("topic", "create", name, code=2)

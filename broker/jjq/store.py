@@ -232,7 +232,8 @@ class Store(StoreParts):
         """What topics hold now, by name: the named ones, those whose name `matching` is true of, or all; those that are not
         there are left out.
 
-        For who follows many: one look at the catalog however many there are, and no file stays open.
+        For who follows many: one look at the catalog however many there are, and no file stays open. One that is damaged is
+        an error that names it, since who follows would take one that is left out for deleted; `stats` leaves it out.
         """
         self.check_open()
         return topics.offsets(self, names, matching)

@@ -78,9 +78,13 @@ def offsets(
         if (wanted is None or name in wanted) and (matching is None or matching(name)):
             partitions = [row for _, row in group]
             reader = store.reader(partitions[0].topic_id, name)
-            with contextlib.suppress(TopicDeleted):  # a moment ago
+            try:
                 held = tuple(reader.glance(row, row.partition) for row in partitions)
-                found[name] = TopicOffsets(partitions[0].topic_id, name, held)
+            except TopicDeleted:  # a moment ago
+                continue
+            except DamagedSegment as error:  # left out it would pass for one that is deleted
+                raise DamagedSegment(f"topic {name!r} is damaged: {error.message}", **error.details) from error
+            found[name] = TopicOffsets(partitions[0].topic_id, name, held)
     return found
 
 

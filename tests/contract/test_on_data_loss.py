@@ -9,7 +9,7 @@ import pytest
 import jjq
 from jjq.log.format import ENTRY_SIZE
 from jjq.repair import repair
-from tests.stores import assert_whole, flip, paths, roll
+from tests.stores import assert_whole, flip, paths, roll, without_active_file
 
 Reopen = Callable[..., jjq.Store]
 
@@ -158,6 +158,18 @@ def test_a_subscriber_gets_what_is_whole_of_the_other_partitions_before_the_erro
 def exhaust(take: Callable[[], list[jjq.Record]], found: list[tuple[int, int]]) -> None:
     while records := take():
         found += [(each.partition, each.offset) for each in records]
+
+
+def test_what_several_topics_hold_is_an_error_that_names_the_damaged_one(reopen: Reopen, directory: Path) -> None:
+    """Left out it would pass for one that was deleted."""
+    store = reopen()
+    for name in ("bad", "good"):
+        store.create_topic(name).push(b"x")
+    with without_active_file(directory, store.topic("bad").id, "*.index"):
+        other = reopen(maintenance=False)
+        with pytest.raises(jjq.DamagedSegment, match=r"topic 'bad' is damaged: .* run `jjq repair`"):
+            other.offsets()
+        assert list(other.offsets(["good"])) == ["good"]
 
 
 def cut_off(path: Path) -> None:

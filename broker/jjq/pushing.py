@@ -211,6 +211,7 @@ def request(
         kinds = set(map(type, values))
         if not kinds <= {bytes, NoneType}:
             values = [value if value is None else topic.plain(value) for value in values]
+            kinds.add(NoneType)  # as which a null scalar has come back
         size = sum(map(len, filter(None, values) if NoneType in kinds else values))
         if any(keys):
             size += sum(map(len, filter(None, keys)))

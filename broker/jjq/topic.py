@@ -272,7 +272,11 @@ class Topic:
             return 0, 1
         return next(self._next_partition) % count if key is None else partition_of(key, count), count
 
-    def plain(self, value: object) -> bytes:
+    def plain(self, value: object) -> bytes | None:
+        if isinstance(value, pa.Scalar):  # as are those of a column, which pyarrow takes where it is given many
+            value = value.as_py()
+            if value is None:
+                return None
         if isinstance(value, Mapping):
             raise SchemaMismatch(
                 f"topic {self.name!r} has no schema, so a record is bytes or str, not a mapping; encode it "

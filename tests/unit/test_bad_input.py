@@ -180,6 +180,25 @@ def test_null_and_empty_are_kept_apart(store: jjq.Store, rows: int) -> None:
     assert list(zip(found["_key"].to_pylist(), found["value"].to_pylist(), strict=True)) == given
 
 
+@pytest.mark.parametrize("rows", [1, 3, 300], ids=["one", "a few", "many"])
+def test_scalars_of_a_column_are_values_however_many_they_are(store: jjq.Store, rows: int) -> None:
+    topic = store.create_topic("t")
+    for given in ([b"x", None], ["x", None]):
+        column = pa.array(given * rows)
+        if rows == 1:
+            for value in column:
+                topic.push(value)
+            with store.producer() as producer:
+                for value in column:
+                    producer.push("t", value)
+        else:
+            topic.push_many(column)
+            topic.push_many([b"x", *column, None])
+    assert set(values(topic)) == {b"x", None}
+    with pytest.raises(InvalidArgument, match="is bytes or str, not int"):
+        topic.push_many([b"x"] * rows + [pa.scalar(5)])
+
+
 def test_batches_without_rows_change_nothing(store: jjq.Store) -> None:
     plain, shaped = store.create_topic("t"), store.create_topic("s", schema=SCHEMA)
     assert len(plain.push_many([])) == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from jjq.topic import Headers, Timestamp, Topic
 
 _MOST_BYTES = (1 << 31) - (1 << 20)  # of a message: Arrow's offsets have 32 bits
+_LOOKED_AT = 8  # rows of a push, for how large they are
+_LARGE_BYTES = 4 << 10
 
 
 def push_many(
@@ -176,6 +178,27 @@ def _stamp_at(topic: Topic, partition: int, offset: int) -> int | None:
     return int(batch.column(0).cast(pa.int64())[0].as_py())
 
 
+def _check_early(topic: Topic, values: Sequence[Any]) -> None:
+    """Raises RecordTooLarge for what is over the limit by its texts and bytes alone, before it is copied. Only where some
+    rows say that they are large: to look at each small one would take as long as to copy it."""
+    least = _least_bytes if topic.schema is None else _least_bytes_of_rows
+    some = values[:: len(values) // _LOOKED_AT + 1]
+    if least(some) > _LARGE_BYTES * len(some):
+        topic.check_size(least(values), _most_bytes(topic), "the batch")
+
+
+def _least_bytes(values: Iterable[Any]) -> int:
+    return sum([len(each) for each in values if type(each) is bytes or type(each) is str])
+
+
+def _least_bytes_of_rows(rows: Iterable[Any]) -> int:
+    return sum([_least_bytes(row.values()) for row in rows if type(row) is dict])
+
+
+def _most_bytes(topic: Topic) -> int:
+    return min(topic.config.max_batch_bytes, _MOST_BYTES)
+
+
 def _plain_batch(values: Sequence[Any], keys: Sequence[bytes | None], limit: int) -> tuple[pa.RecordBatch, int] | None:
     """Many values of a topic without a schema, checked and built in one pass by pyarrow, and how many bytes they and their keys
     have. None where one of them may be wrong or too long, for who looks at each and says which."""
@@ -201,11 +224,13 @@ def request(
 ) -> Append:  # fmt: skip
     stamps = topic.stamps(timestamps, len(values))
     limit = topic.config.max_record_bytes
+    if len(values) > (TEMPLATE_ROWS if topic.schema is None else 1):
+        _check_early(topic, values)
     if topic.schema is None:
         plain = _plain_batch(values, keys, limit) if headers is None and len(values) > TEMPLATE_ROWS else None
         if plain is not None:
             batch, size = plain
-            topic.check_size(size, min(topic.config.max_batch_bytes, _MOST_BYTES), "the batch")
+            topic.check_size(size, _most_bytes(topic), "the batch")
             return Append(topic.schema_version, batch=batch, stamps=stamps, size=size + 400)
         # In passes over the whole list: a loop over the records would cost as much as writing them.
         kinds = set(map(type, values))
@@ -223,10 +248,10 @@ def request(
             long = [headers_size(each or ()) for each in headers]
             topic.check_size(max(long), limit, "the headers of a record")
             size += sum(long)
-        topic.check_size(size, min(topic.config.max_batch_bytes, _MOST_BYTES), "the batch")
+        topic.check_size(size, _most_bytes(topic), "the batch")
         return Append(topic.schema_version, keys, values, headers, stamps=stamps, size=size + 400)
     table = topic.retry_schema(lambda: rows_to_table(values, topic.schema))
-    topic.check_size(table.nbytes, min(topic.config.max_batch_bytes, _MOST_BYTES), "the batch")
+    topic.check_size(table.nbytes, _most_bytes(topic), "the batch")
     batch = pa.RecordBatch.from_arrays(
         [
             pa.array(keys, pa.binary()),

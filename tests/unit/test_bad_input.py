@@ -1,5 +1,6 @@
 """Input that is wrong, odd or at the edge: each gives the right result, or an error that says what to do."""
 
+import contextlib
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -258,6 +259,32 @@ def test_a_batch_over_two_gibibytes_is_refused_before_it_is_built(store: jjq.Sto
     with pytest.raises(RecordTooLarge):  # one message cannot be that large, whatever the topic takes
         topic.push_many([megabyte] * 2100)
     assert topic.offsets()[0].end == shaped.offsets()[0].end == 0
+
+
+@contextlib.contextmanager
+def bytes_of_arrow(most: int) -> Iterator[None]:
+    """Arrow takes no more than so many bytes at once meanwhile."""
+    before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(pool)
+    try:
+        yield
+    finally:
+        pa.set_memory_pool(before)
+    assert pool.max_memory() <= most
+
+
+def test_a_push_of_many_large_records_is_refused_before_it_is_copied(store: jjq.Store) -> None:
+    plain = store.create_topic("t", max_batch_bytes=1 << 20)
+    shaped = store.create_topic("s", schema=SCHEMA, max_batch_bytes=1 << 20)
+    text = "x" * 8192
+    with bytes_of_arrow(1 << 20):
+        for push in (
+            lambda: plain.push_many([text] * 1000),
+            lambda: plain.push_many([text.encode(), None] * 500),
+            lambda: shaped.push_many([{"n": 1, "s": text}] * 1000),
+        ):
+            with pytest.raises(RecordTooLarge, match=r"the batch has \d,.* the topic takes up to 1,048,576"):
+                push()
 
 
 def test_keys_headers_and_each_column_count_against_the_limit_of_a_record(store: jjq.Store) -> None:

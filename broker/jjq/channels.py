@@ -17,7 +17,7 @@ from jjq.deadletter import dead_letter_name
 from jjq.errors import ChannelNotFound, InvalidArgument
 from jjq.hints import which
 from jjq.model import check_name
-from jjq.values import whole
+from jjq.values import flag, whole
 
 if TYPE_CHECKING:
     from jjq.store import Store
@@ -44,6 +44,8 @@ def get(
 ) -> Channel:  # fmt: skip
     """See `Store.channel`."""
     check_name(name, "channel")
+    if ordered is not None:
+        flag(ordered, "ordered")
     driver = store.catalog.driver
     known = catalog.find_channel(driver, topic.id, name)
     if known is None and create:

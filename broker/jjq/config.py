@@ -11,7 +11,7 @@ from jjq.clock import parse_duration
 from jjq.errors import InvalidArgument
 from jjq.hints import did_you_mean
 from jjq.model import check_name
-from jjq.values import shown
+from jjq.values import flag, shown
 
 SYNC_MODES = ("always", "interval", "none")
 TIMESTAMPS = ("broker", "producer")
@@ -69,6 +69,7 @@ class TopicConfig:
         _between("max_record_bytes", self.max_record_bytes, 1, (1 << 31) - (1 << 20))
         _between("max_batch_bytes", self.max_batch_bytes, 1, 1 << 40)
         _one_of("when_full", self.when_full, WHEN_FULL)
+        flag(self.ephemeral, "ephemeral")
         if self.max_records is not None and not self.ephemeral:
             raise InvalidArgument("max_records is for ephemeral topics; retention and retention_bytes bound the others")
         if not isinstance(self.retention_waits, bool):  # a list, as JSON has it

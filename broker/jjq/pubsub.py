@@ -34,7 +34,7 @@ from jjq.feed import Feed, beginnings, watched
 from jjq.interest import Interest, check_pattern, glob, reached
 from jjq.model import check_name
 from jjq.topics import at_first_use
-from jjq.values import each_of, timeout_s
+from jjq.values import each_of, flag, timeout_s
 from jjq.wake import until_found, wait_for
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ class PubSub:
         self, store: Store, *, decode_responses: bool = False, ignore_subscribe_messages: bool = False
     ) -> None:
         self._store = store
-        self._decode = decode_responses
-        self._quiet = ignore_subscribe_messages
+        self._decode = flag(decode_responses, "decode_responses")
+        self._quiet = flag(ignore_subscribe_messages, "ignore_subscribe_messages")
         self._names: set[str] = set()
         self._patterns: dict[str, re.Pattern[str]] = {}
         self._readings: dict[str, _Reading] = {}  # by topic id

@@ -29,7 +29,7 @@ from jjq.schema import (
     to_table,
 )
 from jjq.staging import partition_of, prepare, split
-from jjq.values import shown
+from jjq.values import flag, shown
 
 if TYPE_CHECKING:
     from jjq.store import Store
@@ -46,6 +46,7 @@ def push_many(
     delay: Delay,
 ) -> Positions:  # fmt: skip
     """See `Topic.push_many`."""
+    flag(atomic, "atomic")
     if isinstance(values, (str, bytes, bytearray, memoryview, Mapping)):
         raise InvalidArgument(f"push_many takes a list of values, not {type(values).__name__}; push takes one")
     try:

@@ -36,7 +36,7 @@ from jjq.schema import (
     physical,
     to_table,
 )
-from jjq.values import each_of, shown, whole
+from jjq.values import each_of, flag, shown, whole
 
 if TYPE_CHECKING:
     from jjq.store import Store
@@ -289,6 +289,7 @@ def commit(
     also: Callable[[Statements], None] | None = None, *, run_id: str | None = None, rows_may_differ: bool = False,
 ) -> Commit:  # fmt: skip
     """See `Store.commit`. `also` is done in the same transaction; when it raises, nothing is."""
+    flag(rows_may_differ, "rows_may_differ")
     if (writer_id is None) != (batch_id is None):
         raise InvalidArgument("writer_id and batch_id go together: they say once which batch of which writer this is")
     if writer_id is None and (query_id, run_id) != (None, None):

@@ -43,7 +43,7 @@ from jjq.producer import Producer
 from jjq.pubsub import PubSub, publish
 from jjq.subscriber import Subscriber
 from jjq.topic import Topic
-from jjq.values import each_of, shown
+from jjq.values import each_of, flag, shown
 from jjq.wake import Listener
 
 if TYPE_CHECKING:
@@ -75,6 +75,9 @@ def open_store(
             f"a store is a directory's path, not {shown(os.fspath(path))}; "
             "jjq.connect, --broker and Spark's option broker take brokers"
         )
+    flags = {"create": create, "maintenance": maintenance, "create_topics": create_topics}
+    for name, value in flags.items() if read_only is None else [*flags.items(), ("read_only", read_only)]:
+        flag(value, name)
     store = Store(Path(path), create=create, read_only=read_only, hot_bytes=hot_bytes, create_topics=create_topics)
     if maintenance and not store.read_only:
         store.begin_maintenance()
@@ -322,7 +325,7 @@ class Store(StoreParts):
         Raises ChannelNotFound, TopicNotFound, InvalidName, InvalidArgument, and for a start OffsetOutOfRange and DataLoss.
         """
         self.check_open()
-        target = topics.at_first_use(self, topic) if create else self.topic(topic)
+        target = topics.at_first_use(self, topic) if flag(create, "create") else self.topic(topic)
         return channels.get(
             self, target, name, create=create, start=start, max_attempts=max_attempts, ack_timeout=ack_timeout,
             ordered=ordered, dead_letter=dead_letter, max_in_flight=max_in_flight, clock=clock,
@@ -368,7 +371,7 @@ class Store(StoreParts):
     ) -> Iterator[list[Record]]:  # fmt: skip
         """The records of a topic from there on, then each new one as it comes, for ever: see `jjq.feed.follow`."""
         self.check_open()
-        return follow(self, topic, places, columns, new_partitions=new_partitions)
+        return follow(self, topic, places, columns, new_partitions=flag(new_partitions, "new_partitions"))
 
     # --- exactly-once writing ----------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from jjq.hints import which
 from jjq.model import check_name
 from jjq.skipping import check_on_data_loss
 from jjq.subscriber import Subscriber
+from jjq.values import flag
 
 if TYPE_CHECKING:
     from jjq.store import Store
@@ -25,6 +26,7 @@ def create(
     store: Store, topic: Topic, name: str | None, start: Any, on_data_loss: str | None, exist_ok: bool
 ) -> Subscriber:  # fmt: skip
     """See `Store.create_subscriber`."""
+    flag(exist_ok, "exist_ok")
     policy = "error" if on_data_loss is None else check_on_data_loss(on_data_loss)
     chosen = f"sub-{uuid.uuid4().hex[:16]}" if name is None else check_name(name, "subscriber")
     row = SubscriberRow(uuid.uuid4().hex, chosen, topic.id, policy, now_us(), topic.name)

@@ -46,7 +46,7 @@ from jjq.schema import (
 from jjq.skipping import check_on_data_loss, plan_past, read_past, resolve_past
 from jjq.staging import partition_of
 from jjq.start import At, Edge, Last, Parsed, parse_for
-from jjq.values import MOST, each_of, shown, whole
+from jjq.values import MOST, each_of, flag, shown, whole
 
 if TYPE_CHECKING:
     from jjq.store import Store
@@ -333,6 +333,8 @@ class Topic:
         earliest offset, or end at their latest. With `partitions` only those are looked at. `closed`: of closed files alone, for
         who goes on without an active file that cannot be read; what is behind them means their end.
         """
+        flag(end, "end")
+        flag(closed, "closed")
         if partitions is None:
             self.catch_up()
         reader = self.reader
@@ -371,6 +373,7 @@ class Topic:
         """Slices that together are the offsets `[start, end)` of a partition; see `LogReader.plan`."""
         for name, value in (("start", start), ("end", end), ("lineage", 0 if lineage is None else lineage)):
             whole(value, name)
+        flag(skip_lost, "skip_lost")
         return self.reader.plan(self.check_partition(partition), start, end, lineage=lineage, skip_lost=skip_lost)
 
     def read(

@@ -23,7 +23,7 @@ from jjq.log.partition import PartitionLog
 from jjq.log.stream import stream_paths
 from jjq.model import EPHEMERAL, TopicOffsets, check_name
 from jjq.schema import add_columns, check_schema
-from jjq.values import each_of
+from jjq.values import each_of, flag
 
 if TYPE_CHECKING:
     from jjq.store import Store
@@ -44,6 +44,7 @@ def create(
 ) -> TopicRow:
     """See `Store.create_topic`."""
     check_name(name, "topic")
+    flag(exist_ok, "exist_ok")
     if name.endswith(EPHEMERAL):
         settings = {"ephemeral": True, **settings}
     config = ephemeral.settle(TopicConfig().changed(settings), store.boot_id)

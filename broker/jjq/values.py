@@ -50,6 +50,13 @@ def whole(value: object, what: str, low: int = 0, high: int = MOST) -> int:
     return value
 
 
+def flag(value: object, what: str) -> bool:
+    """True or False, and nothing that would pass for it, as the text `no` does; raises InvalidArgument."""
+    if not isinstance(value, bool):
+        raise InvalidArgument(f"{what} must be true or false, not {shown(value)}")
+    return value
+
+
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object of JSON, for `object_pairs_hook`; raises ValueError where a name stands there twice."""
     value = dict(pairs)

@@ -14,7 +14,7 @@ from jjq.errors import InvalidArgument
 from jjq.interest import check_pattern, glob
 from jjq.model import check_name
 from jjq.pubsub import Message, PubSub
-from jjq.values import timeout_s
+from jjq.values import flag, timeout_s
 
 if TYPE_CHECKING:
     from jjq.client.store import RemoteStore
@@ -28,7 +28,8 @@ class RemotePubSub(RemoteHandle, PubSub):
         self, store: RemoteStore, *, decode_responses: bool = False, ignore_subscribe_messages: bool = False
     ) -> None:
         super().__init__(store)
-        self._decode, self._quiet = decode_responses, ignore_subscribe_messages
+        self._decode = flag(decode_responses, "decode_responses")
+        self._quiet = flag(ignore_subscribe_messages, "ignore_subscribe_messages")
         self._interest: tuple[list[str], list[str]] = ([], [])
         self._id: str | None = None
         self._waiting: deque[Message] = deque()

@@ -38,6 +38,7 @@ from jjq.schema import check_schema
 from jjq.skipping import check_on_data_loss
 from jjq.store import Store
 from jjq.topics import at_first_use
+from jjq.values import flag
 from jjq.wire import Ticket
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ class RemoteStore(Store):
     ) -> Channel:  # fmt: skip
         if clock is not now_us:
             raise InvalidArgument("a broker has its own clock: a channel over the network takes none")
-        if create:
+        if flag(create, "create"):
             at_first_use(self, topic)
         given = {"ack_timeout": ack_timeout, "ordered": ordered, "dead_letter": dead_letter}
         settings: dict[str, Any] = {key: value for key, value in given.items() if value is not None}

@@ -24,7 +24,7 @@ from jjq.server.staged import check_staged
 from jjq.staging import Stage
 from jjq.store import Store
 from jjq.topic import Topic
-from jjq.values import shown
+from jjq.values import flag, shown
 
 _TOPICS = 4096  # handles of topics that are kept,
 _FRESH_S = 2.0  # and how long: others may alter a topic's limits
@@ -260,7 +260,7 @@ def create_topic(
     plain = partitions in (None, 1) and schema is None and given.keys() <= {"ephemeral"}
     call.may("push" if plain and call.store.create_topics else "topic.create", name if isinstance(name, str) else None)
     made = call.store.create_topic(
-        name, partitions=partitions, schema=wire.unpack_schema(schema), exist_ok=bool(exist_ok), **given
+        name, partitions=partitions, schema=wire.unpack_schema(schema), exist_ok=exist_ok, **given
     )
     return pack_topic(made.row)
 
@@ -292,7 +292,7 @@ def empty_topic(call: Call, topic_id: Any) -> None:
 
 @action
 def pause_topic(call: Call, topic_id: Any, paused: bool) -> None:
-    call.store.pause_topic(call.topic("topic.pause", topic_id), bool(paused))
+    call.store.pause_topic(call.topic("topic.pause", topic_id), flag(paused, "paused"))
 
 
 @action
@@ -327,7 +327,7 @@ def resolve(
     if partitions is not None:
         for each in listed(partitions, "partitions"):
             topic.check_partition(each)
-    return list(topic.resolve(position, end=bool(end), partitions=partitions, closed=bool(closed)).items())
+    return list(topic.resolve(position, end=end, partitions=partitions, closed=closed).items())
 
 
 @action
@@ -419,7 +419,7 @@ def commit(
     check_may_write_as(call.store, call.caller, writer_id)
     for each in files:
         call.served.check_staged(each)
-    done = call.store.commit(files, writer_id, batch_id, query_id, run_id=run_id, rows_may_differ=bool(rows_may_differ))
+    done = call.store.commit(files, writer_id, batch_id, query_id, run_id=run_id, rows_may_differ=rows_may_differ)
     return {
         "positions": [[name, [[p, *span] for p, span in each.items()]] for name, each in done.positions.items()],
         "duplicate": done.duplicate, "transaction": done.transaction,

@@ -17,7 +17,7 @@ from jjq.errors import ChannelNotFound, DeliveryExpired, InvalidArgument
 from jjq.server.flight_calls import Call, action, named_values, texts
 from jjq.server.flight_consuming import parts, waiting
 from jjq.server.rights import get_channel
-from jjq.values import shown
+from jjq.values import flag, shown
 
 _LATE_S = 60.0  # how long after its time a delivery is kept, for who settles it late
 
@@ -78,7 +78,7 @@ def channel(call: Call, topic: Any, name: Any, create: bool = False, settings: A
     # A clock of its own may be given in Python: that of a broker is its own.
     given = {key: value for key, value in named_values(settings, "settings").items() if key != "clock"}
     try:
-        found = get_channel(call.store, call.caller, topic, name, create=bool(create), settings=given)
+        found = get_channel(call.store, call.caller, topic, name, create=flag(create, "create"), settings=given)
     except TypeError as error:
         raise InvalidArgument(f"a channel has no such setting: {error}") from error
     return _pack_channel(found)

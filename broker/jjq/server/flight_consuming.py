@@ -27,7 +27,7 @@ from jjq.server.answers import taken
 from jjq.server.flight_calls import Call, action, texts
 from jjq.subscriber import Subscriber
 from jjq.topic import Topic
-from jjq.values import shown, whole
+from jjq.values import flag, shown, whole
 from jjq.wake import wait_for
 
 LONGEST_WAIT_S = 30.0
@@ -62,7 +62,7 @@ def create_subscriber(
     exist_ok: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     call.may("subscriber.create", topic if isinstance(topic, str) else None)
-    made = call.store.create_subscriber(topic, name, start=start, on_data_loss=on_data_loss, exist_ok=bool(exist_ok))
+    made = call.store.create_subscriber(topic, name, start=start, on_data_loss=on_data_loss, exist_ok=exist_ok)
     return _pack_subscriber(made)
 
 
@@ -230,7 +230,7 @@ def follow(
 
     def make() -> FollowHandle:
         own = call.store._topic(topic.row)  # a feed keeps it to itself
-        return FollowHandle(call, own, _places(places), columns, bool(new_partitions))
+        return FollowHandle(call, own, _places(places), columns, flag(new_partitions, "new_partitions"))
 
     with waiting(call, timeout) as seconds:
         found = call.own_session().handle(handle, FollowHandle, make)

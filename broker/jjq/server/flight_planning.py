@@ -13,7 +13,7 @@ from jjq.model import Slice
 from jjq.server.flight_calls import MOST_RANGES, Call, action, listed, texts
 from jjq.server.flight_consuming import waiting
 from jjq.topic import Topic
-from jjq.values import MOST, shown, whole
+from jjq.values import MOST, flag, shown, whole
 from jjq.wake import wait_for
 
 MOST_AWAITED = 256  # partitions that one request waits for
@@ -34,8 +34,8 @@ def plan(
     files: bool = False,
 ) -> list[Any]:  # fmt: skip
     """Slices of a range: `partition, start, end, lineage, bytes` of each, and with `files` the sealed file it is in."""
-    slices = call.topic("read", topic_id).plan(partition, start, end, lineage, skip_lost=bool(skip_lost))
-    return [_packed(each, bool(files)) for each in slices]
+    slices = call.topic("read", topic_id).plan(partition, start, end, lineage, skip_lost=skip_lost)
+    return [_packed(each, flag(files, "files")) for each in slices]
 
 
 @action
@@ -44,7 +44,7 @@ def plan_all(call: Call, topic_id: Any, ranges: Any, files: bool = False) -> lis
     or was given again."""
     topic = call.topic("read", topic_id)
     found = topic.reader.plan_all(_ranges(topic, ranges, "start", "its lineage", "end", "its lineage"))
-    return [None if slices is None else [_packed(each, bool(files)) for each in slices] for slices in found]
+    return [None if slices is None else [_packed(each, flag(files, "files")) for each in slices] for slices in found]
 
 
 @action
@@ -54,7 +54,7 @@ def within(call: Call, topic_id: Any, ranges: Any, since: Any, until: Any, files
     first, last = whole(since, "since", -MOST), whole(until, "until", -MOST)
     found: list[Any] = []
     for slices in _planned(topic, ranges):
-        found += [_packed(each, bool(files)) for each in topic.reader.within(slices, first, last)]
+        found += [_packed(each, flag(files, "files")) for each in topic.reader.within(slices, first, last)]
     return found
 
 
@@ -66,7 +66,7 @@ def bounds(call: Call, topic_id: Any, ranges: Any, columns: Any, batches: bool =
     return [
         [place, start, end, [None if each is None else list(each) for each in said]]
         for slices in _planned(topic, ranges)
-        for place, start, end, said in topic.reader.bounds(slices, names, batches=bool(batches))
+        for place, start, end, said in topic.reader.bounds(slices, names, batches=flag(batches, "batches"))
     ]
 
 

@@ -130,6 +130,12 @@ class Topic:
                 return partition
         raise InvalidArgument(f"topic {self.name!r} has partitions 0 to {self.partitions - 1}, not {shown(partition)}")
 
+    def check_partitions(self, partitions: object) -> list[int]:
+        chosen = [self.check_partition(each) for each in each_of(partitions, int, "partitions is a list of numbers")]
+        if len(set(chosen)) != len(chosen):
+            raise InvalidArgument("a partition is named twice")
+        return chosen
+
     @staticmethod
     def check_size(size: int, limit: int, what: str) -> None:
         if size > limit:
@@ -408,7 +414,7 @@ class Topic:
         added = self.check_metadata(_RAW_METADATA if metadata is None and self.schema is None else metadata or ())
         chosen: Sequence[int] = range(self.partitions)
         if partitions is not None:
-            chosen = [self.check_partition(p) for p in each_of(partitions, int, "partitions is a list of numbers")]
+            chosen = self.check_partitions(partitions)
         first, last = resolve(start, partitions=chosen), resolve(end, end=True, partitions=chosen)
         return user, added, [each for p in chosen for each in plan(p, first[p], max(first[p], last[p]))]
 

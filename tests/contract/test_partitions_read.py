@@ -347,3 +347,11 @@ def test_what_is_whole_of_many_partitions_is_planned_at_once(store: jjq.Store) -
     assert topic.reader.plan_all([]) == []
     with pytest.raises(jjq.InvalidArgument, match="ends at 3"):
         topic.reader.plan_all([(0, 1, 0, 4, 0)])
+
+
+def test_a_partition_is_read_once(store: jjq.Store) -> None:
+    topic = store.create_topic("t", partitions=2)
+    topic.push(b"x", partition=1)
+    for partitions in ([1, 1], [0, 1, 0]):
+        with pytest.raises(jjq.InvalidArgument, match="a partition is named twice"):
+            topic.read(partitions=partitions)

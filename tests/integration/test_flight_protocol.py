@@ -283,6 +283,34 @@ def test_reads_of_anything_are_planned_or_refused(front: Front, command: dict[st
     assert error is None or code_of(error) != "error"
 
 
+@pytest.mark.parametrize(
+    ("action", "args", "said"),
+    [
+        ("bounds", {"ranges": [[0, 0, 3, 0], [1, 0, 3, 0], [0, 2, 5, 0]], "columns": ["value"]}, "do not overlap"),
+        ("within", {"ranges": [[0, 2, 5, 0], [0, 0, 2, 0]], "since": 0, "until": 1}, "in their order"),
+        ("plan_all", {"ranges": [[0, 0, 0, 5, 0]] * 2}, "do not overlap"),
+        ("bounds", {"ranges": [], "columns": ["value"] * 2}, "up to 4,096 columns, each named once"),
+        ("bounds", {"ranges": [], "columns": [f"c{i}" for i in range(5000)]}, "up to 4,096 columns, each named once"),
+        ("resolve", {"position": "latest", "partitions": [1, 0, 1]}, "a partition is named twice"),
+    ],
+)
+def test_who_plans_gets_no_more_than_there_is(front: Front, action: str, args: dict[str, Any], said: str) -> None:
+    topic = front.store.create_topic("t", partitions=2)
+    for partition in range(2):
+        topic.push_many([b"x"] * 5, partition=partition)
+    with pytest.raises(flight.FlightError, match=said) as caught:
+        front.act(action, {"topic_id": topic.id, **args})
+    assert code_of(caught.value) == "invalid_argument"
+
+
+def test_what_is_planned_is_apart(front: Front) -> None:
+    topic = front.store.create_topic("t", partitions=2)
+    topic.push_many([b"x"] * 5, partition=1)
+    ranges = [[1, 0, 2, 0], [0, 0, 0, 0], [1, 2, 2, 0], [1, 3, 5, 0]]
+    told = front.act("within", {"topic_id": topic.id, "ranges": ranges, "since": 0, "until": 1 << 62})
+    assert [each[:3] for each in told] == [[1, 0, 2], [1, 3, 5]]
+
+
 @SAFE
 @given(data=st.binary(max_size=200))
 def test_tickets_and_commands_of_any_bytes_are_refused(front: Front, data: bytes) -> None:

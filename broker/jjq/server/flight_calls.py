@@ -325,8 +325,7 @@ def resolve(
     """Offsets by partition for a start, or an end; `closed`: of closed files alone."""
     topic = call.topic("topic.describe", topic_id)
     if partitions is not None:
-        for each in listed(partitions, "partitions"):
-            topic.check_partition(each)
+        partitions = topic.check_partitions(listed(partitions, "partitions"))
     return list(topic.resolve(position, end=end, partitions=partitions, closed=closed).items())
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from jjq.errors import DataLoss, InvalidArgument
 from jjq.layout import segment_to_json
 from jjq.model import Slice
+from jjq.schema import MOST_COLUMNS
 from jjq.server.flight_calls import MOST_RANGES, Call, action, listed, texts
 from jjq.server.flight_consuming import waiting
 from jjq.topic import Topic
@@ -63,6 +64,8 @@ def bounds(call: Call, topic_id: Any, ranges: Any, columns: Any, batches: bool =
     """Of the batches of sealed files in ranges, or of whole files, `partition, start, end`, and for each column `[low, high,
     nulls, rows]`, or null where nothing is said."""
     topic, names = call.topic("read", topic_id), texts(columns, "columns")
+    if len(names) > MOST_COLUMNS or len(set(names)) < len(names):
+        raise InvalidArgument(f"bounds are those of up to {MOST_COLUMNS:,} columns, each named once")
     return [
         [place, start, end, [None if each is None else list(each) for each in said]]
         for slices in _planned(topic, ranges)
@@ -71,13 +74,24 @@ def bounds(call: Call, topic_id: Any, ranges: Any, columns: Any, batches: bool =
 
 
 def _ranges(topic: Topic, given: Any, *names: str) -> list[list[int]]:
-    """Ranges as a client gives them: of each a partition, and numbers of these names."""
+    """Ranges as a client gives them: of each a partition, and numbers of these names. In a partition one comes behind the other,
+    so that an answer has no more than the topic."""
     if len(listed(given, "ranges")) > MOST_RANGES:
         raise InvalidArgument(f"up to {MOST_RANGES:,} ranges go into one request")
     for each in given:
         if not isinstance(each, list) or len(each) != 1 + len(names):
             raise InvalidArgument(f"a range is partition, {', '.join(names)}, not {shown(each)}")
-    return [[topic.check_partition(each[0]), *map(whole, each[1:], names)] for each in given]
+    found = [[topic.check_partition(each[0]), *map(whole, each[1:], names)] for each in given]
+    ends: dict[int, int] = {}
+    for each in found:
+        place, start, end = each[0], each[1], each[1 + names.index("end")]
+        if start < ends.get(place, 0):
+            raise InvalidArgument(
+                f"ranges of a partition come in their order and do not overlap: [{start}, {end}) of partition {place} comes behind "
+                f"one that ends at {ends[place]}; ask for it by itself"
+            )
+        ends[place] = max(start, end)
+    return found
 
 
 def _planned(topic: Topic, ranges: Any) -> list[list[Slice]]:

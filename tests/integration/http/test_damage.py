@@ -9,6 +9,7 @@ import pytest
 
 import jjq
 from jjq.server.events import SCHEMA
+from jjq.server.http_operations import ARROW
 from tests.fronts import Front
 from tests.stores import flip, roll, without_active_file
 
@@ -54,6 +55,16 @@ def test_pages_and_searches_of_one(damaged: Front, what: str) -> None:
     found = damaged.json("GET", f"/api/topics/t/{what}max=1000")
     assert offsets(found) == [i for i in range(WHOLE) if what == "records?" or "9" in str(i)]
     assert damaged.code("GET", f"/api/topics/t/{what}start={found['next']}") == (500, "damaged_segment")
+
+
+def test_who_asks_for_the_head_of_an_arrow_stream_has_nothing_read(
+    damaged: Front, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = damaged.client.head("/api/topics/t/records", headers={"accept": ARROW})
+    assert (answer.status_code, answer.headers["content-type"]) == (200, ARROW)
+    assert damaged.client.head("/api/topics/t/records?start=1000", headers={"accept": ARROW}).status_code == 400
+    assert damaged.client.get("/healthz").status_code == 200  # by the same connection, so that the others are over
+    assert "failed while it was being answered" not in caplog.text
 
 
 def test_pops(damaged: Front) -> None:

@@ -121,9 +121,20 @@ def test_a_port_that_is_taken_is_named(store: Path) -> None:
         for front in ("flight", "http"):
             code, said = refused(store, f"--{front}-port", str(port))
             assert code == 2
-            assert f"on 127.0.0.1:{port}" in said
-            assert "taken" in said or f"--{front}-port" in said
+            assert (
+                f"cannot listen on 127.0.0.1:{port} for {front}: Address already in use; give another --{front}-port"
+                in said
+            )
             assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("front", ["flight", "http"])
+def test_an_address_of_another_machine_is_named(store: Path, front: str) -> None:
+    other = "http" if front == "flight" else "flight"
+    code, said = refused(store, "--host", "203.0.113.9", "--allow-insecure", f"--no-{other}")
+    assert code == 2
+    assert f"for {front}: Cannot assign requested address; --host takes an address of this machine" in said
+    assert len(said.splitlines()) == 1
 
 
 def test_other_machines_are_not_let_in_without_tls_and_tokens_unless_told_so(

@@ -62,7 +62,7 @@ class FlightFront:
         return f"<FlightFront {'off' if self._server is None else f'on port {self._server.port}'}>"
 
     def start(self) -> int:
-        """Binds and serves, in threads of its own; the port listened on. Raises InvalidArgument where it cannot."""
+        """Binds and serves, in threads of its own; the port listened on. Raises OSError when it cannot listen."""
         settings = self._settings
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         tls: dict[str, Any] = {}
@@ -75,10 +75,8 @@ class FlightFront:
             self._server = _Server(f"grpc{'+tls' if tls else ''}://{host}:{settings.flight_port}", served, tls)
         except (pa.ArrowException, OSError) as error:
             served.sessions.close()
-            raise InvalidArgument(
-                f"cannot listen on {settings.host}:{settings.flight_port} for flight; give another --flight-port, or end what "
-                f"listens there ({error})"
-            ) from error
+            _check_free(settings.host, settings.flight_port)
+            raise OSError(str(error)) from error
         self._served = served
         threading.Thread(target=self._watch, args=(self._server,), name="jjq-flight-watch", daemon=True).start()
         return int(self._server.port)
@@ -105,6 +103,12 @@ class FlightFront:
             log.warning("some Flight clients did not end within %.1f s; they are cut off", grace)
             _cut_off(port)
             ending.join(_CUT_S)
+
+
+def _check_free(host: str, port: int) -> None:
+    """Raises OSError for what keeps anybody from listening there: gRPC says only that it could not."""
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    socket.create_server((host, port), family=family).close()
 
 
 def _cut_off(port: int) -> None:

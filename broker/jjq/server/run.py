@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import logging
 import os
@@ -105,9 +106,15 @@ class Broker:
             port = front.start()
         except OSError as error:
             wanted = getattr(self.settings, f"{name}_port")
+            why = (error.strerror or str(error)).partition(" (while")[0]  # Python says once more where that was
+            no_address = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+            hint = (
+                "--host takes an address of this machine"
+                if no_address
+                else f"give another --{name}-port, or end what listens there"
+            )
             raise InvalidArgument(
-                f"cannot listen on {self.settings.host}:{wanted} for {name}: {error.strerror or error}; "
-                f"give another --{name}-port, or end what listens there"
+                f"cannot listen on {self.settings.host}:{wanted} for {name}: {why}; {hint}"
             ) from error
         self._fronts.append(front)
         return port

@@ -115,7 +115,7 @@ def read(path: Path) -> bytes:
     """All bytes of a small file."""
     fd = open_ro(path)
     try:
-        return pread(fd, size(fd), 0)
+        return pread(fd, os.fstat(fd).st_size, 0)  # of a directory, `size` may be more than can be asked for
     finally:
         close(fd)
 

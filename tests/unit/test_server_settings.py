@@ -141,6 +141,8 @@ def test_a_file_that_is_not_there_or_no_toml_is_named(tmp_path: Path) -> None:
     (tmp_path / "broken.toml").write_bytes(b"host = \xff")
     with pytest.raises(InvalidArgument, match=r"broken\.toml is no TOML"):
         load({}, {}, tmp_path / "broken.toml")
+    with pytest.raises(StoreError, match="Is a directory"):
+        load({}, {}, CONFIG.parent)  # which on ext4 says that it has as many bytes as there are numbers
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import socket
 import ssl
@@ -20,7 +21,7 @@ from jjq.server.guard import Guard
 from jjq.server.health import Health
 from jjq.server.http_app import App
 from jjq.server.http_channels import Consumers
-from jjq.server.http_protocol import Connection
+from jjq.server.http_protocol import Connection, accept_tls
 from jjq.server.http_pushing import push_gathered
 from jjq.server.http_requests import Parts
 from jjq.server.http_stats import Counters
@@ -52,6 +53,7 @@ class HttpFront:
         self._ready = threading.Event()
         self._failure: BaseException | None = None
         self._stopping = False
+        self._beside: list[asyncio.Future[None]] = []  # what goes on beside the server, with TLS
 
     def start(self) -> int:
         """Binds and serves; returns the port. Raises OSError when it cannot listen, InvalidArgument for a certificate that is
@@ -83,6 +85,7 @@ class HttpFront:
         def begin() -> None:
             parts.stopping.set()
             server.should_exit = True
+            self._end_beside()
 
         with contextlib.suppress(RuntimeError):  # it has ended by itself
             loop.call_soon_threadsafe(begin)
@@ -127,20 +130,28 @@ class HttpFront:
         config = uvicorn.Config(
             App(parts), http=connection, ws="none", lifespan="off", log_config=None, log_level="error", access_log=False,
             server_header=False, proxy_headers=False, timeout_keep_alive=_KEEP_ALIVE_S, backlog=_BACKLOG,
-            ssl_context_factory=None if context is None else lambda *_: context,
         )  # fmt: skip
         server = self._server = uvicorn.Server(config)
-        renewing = None if context is None else asyncio.ensure_future(keep_fresh(context, self._settings))
-        starting = asyncio.ensure_future(server.serve(sockets=[listening]))
+        starting = asyncio.ensure_future(server.serve(sockets=[listening] if context is None else []))
         while not server.started and not starting.done():
             await asyncio.sleep(0.005)
+        if context is not None:
+            connect = functools.partial(connection, config=config, server_state=server.server_state, app_state={})
+            accepting = accept_tls(listening, context, connect, self._settings.max_connections, parts.counters)
+            self._beside = [asyncio.ensure_future(each) for each in (accepting, keep_fresh(context, self._settings))]
+            # Without them nobody comes in any more, or soon: whoever watches this broker is to start it again.
+            for each in self._beside:
+                each.add_done_callback(lambda _: setattr(server, "should_exit", True))
         self._ready.set()
         try:
             await starting
         finally:
-            if renewing is not None:
-                renewing.cancel()
+            self._end_beside()
             await self._end(parts)
+
+    def _end_beside(self) -> None:
+        for each in self._beside:
+            each.cancel()
 
     async def _end(self, parts: Parts) -> None:
         parts.stopping.set()

@@ -1,5 +1,5 @@
-"""What the HTTP server lacks: bounds on headers and on connections that say nothing, a way to end a connection that is not
-read, and refusals that are JSON."""
+"""What the HTTP server lacks: bounds on headers, on connections that say nothing and on those that have yet to agree on TLS, a
+way to end a connection that is not read, and refusals that are JSON."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import asyncio
 import contextlib
 import json
 import logging
+import socket
+import ssl
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -17,6 +20,8 @@ log = logging.getLogger("jjq.server.http")
 
 HEADER_BYTES = 64 << 10  # of a request: the line, and all headers
 _HEADERS_S = 30.0  # in which they are to come
+_HANDSHAKE_S = 10.0  # in which a connection is to be encrypted
+_ACCEPT_AGAIN_S = 1.0  # after an error that is not the client's: there are too many open files
 _CLOSE_S = 5.0  # in which a client may read why its stream ends
 _STALLED_S = 90.0  # a client that takes nothing of an answer for as long is no client any more; streams say so before
 _LINGER_S = 1.0  # in which one that is refused may send the rest of its request, and read the answer
@@ -31,6 +36,46 @@ def refusal(status: int, code: str, message: str) -> bytes:
         f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
     )
     return head.encode() + body
+
+
+async def accept_tls(
+    listening: socket.socket, context: ssl.SSLContext, connect: Callable[[], Connection], most: int, counters: Any
+) -> None:
+    """Takes connections and makes those that agree on TLS a `Connection`, until it is cancelled. Up to `most` have yet to agree:
+    where asyncio listens with TLS, nobody can know how many these are."""
+    loop = asyncio.get_running_loop()
+    listening.setblocking(False)
+    begun: set[asyncio.Task[None]] = set()
+
+    async def agree(client: socket.socket) -> None:
+        try:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.connect_accepted_socket(connect, client, ssl=context, ssl_handshake_timeout=_HANDSHAKE_S)
+        except OSError:  # it is too late, or is no TLS that fits
+            client.close()
+
+    try:
+        while True:
+            try:
+                client, _ = await loop.sock_accept(listening)
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                log.warning("no connection can be taken: %s", error)
+                await asyncio.sleep(_ACCEPT_AGAIN_S)
+                continue
+            if len(begun) < most:
+                task = loop.create_task(agree(client))
+                begun.add(task)
+                task.add_done_callback(begun.discard)
+            else:
+                counters.refused_connections += 1
+                client.close()
+            await asyncio.sleep(0)  # however many come, the others go on
+    finally:
+        listening.close()
+        for each in begun:
+            each.cancel()
 
 
 class Connection(HttpToolsProtocol):

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import socket
+import ssl
 import subprocess
 import threading
 from pathlib import Path
@@ -19,6 +20,7 @@ from jjq import files
 from jjq.server.health import Health
 from jjq.server.http_app import all_operations
 from jjq.server.http_errors import STATUS, without_paths
+from tests.certificates import Certificates, made_in
 from tests.examples import blocks
 from tests.fronts import PATIENCE_S, Front, Fronting
 
@@ -181,6 +183,43 @@ def test_more_connections_than_may_be_are_refused(serve: Fronting) -> None:
         assert refused.startswith(b"HTTP/1.1 503 ")
         assert b"too_many_connections" in refused
     assert "jjq_http_refused_connections_total 1" in front.client.get("/metrics").text
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return made_in(tmp_path_factory.mktemp("tls") / "certificates")
+
+
+def encrypting(serve: Fronting, certificates: Certificates) -> tuple[Front, httpx.Client]:
+    front = serve(max_connections=2, tls_cert=certificates.server, tls_key=certificates.server_key)
+    trusting = ssl.create_default_context(cafile=certificates.authority)
+    return front, httpx.Client(base_url=f"https://127.0.0.1:{front.port}", verify=trusting, timeout=PATIENCE_S)
+
+
+def test_connections_that_have_yet_to_agree_on_tls_are_bounded(serve: Fronting, certificates: Certificates) -> None:
+    front, client = encrypting(serve, certificates)
+    address = ("127.0.0.1", front.port)
+    with client:
+        assert client.get("/healthz").status_code == 200
+        with socket.create_connection(address), socket.create_connection(address):
+            with socket.create_connection(address, PATIENCE_S) as third:
+                assert third.recv(1) == b""
+            assert "jjq_http_refused_connections_total 1" in client.get("/metrics").text
+        with httpx.Client(base_url=client.base_url, verify=False) as other:
+            while True:  # those before have gone, which is seen soon
+                with contextlib.suppress(httpx.ConnectError, httpx.ReadError):
+                    assert other.get("/healthz").status_code == 200
+                    break
+
+
+def test_a_connection_that_does_not_agree_on_tls_is_ended(
+    serve: Fronting, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jjq.server.http_protocol._HANDSHAKE_S", 0.1)
+    front, client = encrypting(serve, certificates)
+    with client, socket.create_connection(("127.0.0.1", front.port), PATIENCE_S) as silent:
+        assert silent.recv(1) == b""
+        assert client.get("/healthz").status_code == 200
 
 
 def test_more_streams_than_may_be_are_refused(serve: Fronting) -> None:

@@ -39,7 +39,11 @@ FAST_MONTHS = 2
 JOB_SECONDS = 600  # longer than that, something hangs
 WORST_DEPARTURES = 10  # a single flight that left a day late makes no bad hour
 
-SHOWN = ["hour", "origin", "flights", "cancelled", "mean_delay", "share_late", "wind_speed", "visib", "precip"]
+# Columns of the result, and what stands above them: the data is American.
+SHOWN = {
+    "hour": "hour", "origin": "origin", "flights": "flights", "cancelled": "cancelled", "mean_delay": "mean_delay (min)",
+    "share_late": "share_late (of 1)", "wind_speed": "wind_speed (mph)", "visib": "visib (miles)", "precip": "precip (in)",
+}  # fmt: skip
 
 
 class Different(Exception):
@@ -153,7 +157,8 @@ def show_run(figures: Figures, seconds: float) -> None:
 
 
 def show_table(title: str, frame: pd.DataFrame) -> None:
-    text = frame[SHOWN].to_string(index=False, header=True, na_rep="-", float_format="{:.2f}".format)
+    shown = frame[list(SHOWN)].rename(columns=SHOWN)
+    text = shown.to_string(index=False, header=True, na_rep="-", float_format="{:.2f}".format)
     print(f"   {title}")
     print("\n".join(f"     {line}" for line in text.splitlines()))
 

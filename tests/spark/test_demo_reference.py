@@ -140,6 +140,14 @@ def test_a_comparison_names_the_rows_that_are_missing_and_those_that_are_surplus
         demo.require_same(wanted.cast(pa.schema([("hour", pa.int32()), ("mean_delay", pa.float64())])), wanted, "types")
 
 
+def test_the_table_says_in_what_its_numbers_are(sources: nyc2013.Sources, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = reference.hourly_delays(sources.flights, sources.weather)
+    demo.show_result(pa.Table.from_pandas(frame, preserve_index=False))
+    head = capsys.readouterr().out.splitlines()[1]
+    for each in ("mean_delay (min)", "share_late (of 1)", "wind_speed (mph)", "visib (miles)", "precip (in)"):
+        assert each in head
+
+
 def test_the_picture_is_drawn_even_where_an_interval_has_no_flight(sources: nyc2013.Sources, tmp_path: Path) -> None:
     path = tmp_path / "made" / "delays.png"
     picture.draw(reference.hourly_delays(sources.flights, sources.weather), path)

@@ -70,7 +70,9 @@ def check_schema(schema: object, argument: str = "schema") -> pa.Schema:
             raise SchemaMismatch(f"column {name!r}: names that begin with _ belong to jjq, and a name cannot be empty")
         # Spark resolves names without regard to case, so two that differ only there could not be told apart.
         if name.lower() in seen:
-            raise SchemaMismatch(f"columns {seen[name.lower()]!r} and {name!r} have the same name for Spark")
+            raise SchemaMismatch(
+                f"columns {seen[name.lower()]!r} and {name!r} have the same name for Spark; rename one"
+            )
         seen[name.lower()] = name
     return pa.schema([pa.field(field.name, plain_type(field.type, field.name)) for field in schema])
 
@@ -126,6 +128,9 @@ def plain_type(kind: pa.DataType, where: str) -> pa.DataType:
     if is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
         return pa.list_(plain_type(kind.value_type, where))
     if is_.is_struct(kind) and kind.num_fields:
+        if len({field.name for field in kind}) < kind.num_fields:
+            names = ", ".join(field.name for field in kind)
+            raise SchemaMismatch(f"column {where!r} has fields of the same name: {names}; rename or drop all but one")
         return pa.struct([pa.field(f.name, plain_type(f.type, f"{where}.{f.name}")) for f in kind])
     better = next((other for name, other in _INSTEAD.items() if str(kind).startswith(name)), "string")
     raise SchemaMismatch(f"column {where!r} has type {kind}, which Spark cannot read; use {better}")

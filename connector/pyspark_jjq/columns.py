@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,9 @@ from pyspark.sql.types import (
     UserDefinedType,
 )
 
-from jjq.errors import Forbidden, InvalidArgument, SchemaMismatch, TopicNotFound
+from jjq.errors import Forbidden, InvalidArgument, SchemaMismatch, StoreNotFound, TopicNotFound
+from jjq.model import check_name
+from jjq.schema import check_schema
 from pyspark_jjq.options import SinkOptions
 from pyspark_jjq.stores import find_topic, open_store
 from pyspark_jjq.words import nearest
@@ -52,59 +54,82 @@ _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 def destination(options: SinkOptions, schema: StructType, *, streaming: bool) -> Destination:
     """Where rows of `schema` go, checked before any task runs; makes the topic if it is missing and may be made.
 
-    A stream may ask for fewer partitions than there are: it asks with each micro-batch, and some may have been added since.
+    A stream asks with each micro-batch. So there may be more partitions than it asks for, as some were added since, and its
+    topic is made by its tasks, which know whether they are of the first one.
 
     Raises InvalidArgument or SchemaMismatch where the columns do not fit, TopicNotFound where the topic is missing.
     """
     names = schema.fieldNames()
+    if not names:
+        raise InvalidArgument("the DataFrame has no columns, so its rows would be lost; select at least one")
     if len(set(names)) != len(names):
         raise InvalidArgument(f"columns have the same name: {', '.join(names)}; rename or drop all but one")
     _check_types(schema, _NOT_IN_ARROW)
+    store = _store(options)
     if options.topic is None:
-        if "topic" not in names:
-            raise InvalidArgument(
-                'the write names no topic: add .option("topic", "flights"), or a string column topic; '
-                "in SQL INSERT INTO … WITH (path '/data/jjq', topic 'flights')"
-            )
-        _check_kafka_columns(schema)
-        _no_key_column(options, "rows with a topic column have the column key")
-        open_store(options.path, create=options.create_topic)
-        return KafkaRows(options, schema)
-    store = open_store(options.path, create=options.create_topic)
-    topic = find_topic(store, options.topic)
-    if topic is None:
-        topic = _make(store, options, schema)
-    _check_partitions(topic, options.partitions, streaming or options.batch_id is not None)
-    if topic.schema is None:
-        if options.merge_schema:
-            raise InvalidArgument(f"mergeSchema is for topics with a schema, and {topic.name!r} has none; remove it")
-        _check_kafka_columns(schema)
-        _no_key_column(options, f"topic {topic.name!r} has no schema, so its key is the column key")
-        return KafkaRows(options, schema)
-    wanted = _fit(store, topic, schema, options)
-    return OwnColumns(options, schema, wanted, tuple(wanted.names))
+        target = _rows_with_topics(options, schema, new=store is None)
+    elif store is None or (topic := _topic(store, options.topic, options)) is None:
+        target = _new_topic(options, schema, options.topic)
+    else:
+        _check_partitions(topic, options.partitions, streaming or options.batch_id is not None)
+        if topic.schema is None:
+            return _kafka_rows(options, schema, f"topic {topic.name!r}")
+        return OwnColumns(options, schema, _fit(store, topic, schema, options))
+    if target.new and not streaming:
+        target.make()
+    return target
 
 
-def _make(store: Store, options: SinkOptions, schema: StructType) -> Topic:
-    assert options.topic is not None
-    if not options.create_topic:
-        return store.topic(options.topic)  # raises TopicNotFound, which names the nearest one
-    arrow = None
-    if not looks_like_kafka(schema):
-        bad = [name for name in schema.fieldNames() if name.startswith("_")]
-        if bad:
-            raise InvalidArgument(
-                f"columns of a topic do not begin with _: drop or rename {', '.join(bad)} "
-                "(a read with the option metadata adds such columns)"
-            )
-        arrow = _own_columns(schema)
+def _store(options: SinkOptions) -> Store | None:
+    """The store, or None where there is none and it may be made."""
     try:
-        return store.create_topic(options.topic, partitions=options.partitions, schema=arrow, exist_ok=True)
-    except Forbidden as error:
-        raise Forbidden(
-            f"{error.message}, and topic {options.topic!r} is missing; make it first (`jjq topic create`), or give the token "
-            "the right `admin` for it"
-        ) from error
+        return open_store(options.path)
+    except StoreNotFound:
+        if options.create_topic:
+            return None
+        raise
+
+
+def _topic(store: Store, name: str, options: SinkOptions) -> Topic | None:
+    """The topic, or None where there is none and it may be made."""
+    return find_topic(store, name) if options.create_topic else store.topic(name)  # which names the nearest one
+
+
+def _rows_with_topics(options: SinkOptions, schema: StructType, *, new: bool) -> Destination:
+    _check_case(schema)
+    if "topic" not in schema.fieldNames():
+        raise InvalidArgument(
+            'the write names no topic: add .option("topic", "flights"), or a string column topic; '
+            "in SQL INSERT INTO … WITH (path '/data/jjq', topic 'flights')"
+        )
+    _check_kafka_columns(schema)
+    _no_key_column(options, "rows with a topic column have the column key")
+    return KafkaRows(options, schema, new=new)
+
+
+def _kafka_rows(options: SinkOptions, schema: StructType, whose: str, *, new: bool = False) -> Destination:
+    if options.merge_schema:
+        raise InvalidArgument(f"mergeSchema is for topics with a schema, and {whose} has none; remove it")
+    _check_case(schema)
+    _check_kafka_columns(schema)
+    _no_key_column(options, f"{whose} has no schema, so its key is the column key")
+    return KafkaRows(options, schema, new=new)
+
+
+def _new_topic(options: SinkOptions, schema: StructType, name: str) -> Destination:
+    """A topic that is to be made, after checking that it can be."""
+    check_name(name, "topic")
+    if looks_like_kafka(schema):
+        return _kafka_rows(options, schema, f"topic {name!r}, made with Kafka's columns,", new=True)
+    bad = [name for name in schema.fieldNames() if name.startswith("_")]
+    if bad:
+        raise InvalidArgument(
+            f"columns of a topic do not begin with _: drop or rename {', '.join(bad)} "
+            "(a read with the option metadata adds such columns)"
+        )
+    columns = check_schema(_own_columns(schema))
+    _check_key(options, columns)
+    return OwnColumns(options, schema, columns, new=True)
 
 
 def _check_partitions(topic: Topic, wanted: int | None, streaming: bool) -> None:
@@ -182,6 +207,31 @@ def plain(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(field.name, field.type) for field in schema])
 
 
+def _check_case(schema: StructType) -> None:
+    """Kafka's columns have one spelling, also for Kafka's own sink: another one would be left out, and keys lost."""
+    for name in schema.fieldNames():
+        if name not in KAFKA_COLUMNS and name.lower() in KAFKA_COLUMNS:
+            raise SchemaMismatch(
+                f"column {name!r} would not be written: topics without a schema know {name.lower()!r}, in this spelling; "
+                f'rename it, as by .withColumnRenamed("{name}", "{name.lower()}"), or drop it'
+            )
+
+
+def _check_key(options: SinkOptions, given: pa.Schema) -> None:
+    import pyarrow as pa
+
+    if options.key_column is None:
+        return
+    if options.key_column not in given.names:
+        raise InvalidArgument(f"keyColumn names {options.key_column!r}; {nearest(options.key_column, given.names)}")
+    kind = given.field(options.key_column).type
+    if pa.types.is_nested(kind):
+        raise SchemaMismatch(
+            f"keyColumn names {options.key_column!r}, which is {kind}, and a key is one value; name a column of text, bytes, "
+            "numbers or times, such as one with to_json of it"
+        )
+
+
 def _no_key_column(options: SinkOptions, why: str) -> None:
     if options.key_column is not None:
         raise InvalidArgument(f"keyColumn is for topics with a schema: {why}; remove the option")
@@ -245,8 +295,7 @@ def _fit(store: Store, topic: Topic, schema: StructType, options: SinkOptions) -
                 f"column {field.name!r} is {schema[field.name].dataType.simpleString()} and topic {topic.name!r} "
                 f"has it as {fields[field.name]}; cast it"
             )
-    if options.key_column is not None and options.key_column not in given.names:
-        raise InvalidArgument(f"keyColumn names {options.key_column!r}; {nearest(options.key_column, given.names)}")
+    _check_key(options, given)
     if not missing:
         return topic.schema
     grown = store.alter_topic(topic.name, add_columns=pa.schema(missing)).schema
@@ -293,6 +342,27 @@ class Destination(abc.ABC):
 
     options: SinkOptions
     schema: StructType
+    _: KW_ONLY
+    new: bool = False  # the topic, or the store for topics that rows name, was missing
+
+    def make(self) -> Store:
+        """The store, made with the topic where they are missing."""
+        store = open_store(self.options.path, create=True)
+        if self.options.topic is not None:
+            try:
+                store.create_topic(
+                    self.options.topic, partitions=self.options.partitions, schema=self._columns(), exist_ok=True
+                )
+            except Forbidden as error:
+                raise Forbidden(
+                    f"{error.message}, and topic {self.options.topic!r} is missing; make it first (`jjq topic create`), or give "
+                    "the token the right `admin` for it"
+                ) from error
+        return store
+
+    def _columns(self) -> pa.Schema | None:
+        """The schema of the topic, None where it has none."""
+        return None
 
     @abc.abstractmethod
     def write(self, store: Store, staging: Any, batch: pa.RecordBatch) -> None:
@@ -304,7 +374,9 @@ class OwnColumns(Destination):
     """A topic with a schema: its columns by name, those that the DataFrame has not as nulls."""
 
     wanted: pa.Schema
-    order: tuple[str, ...]
+
+    def _columns(self) -> pa.Schema:
+        return self.wanted
 
     def write(self, store: Store, staging: Any, batch: pa.RecordBatch) -> None:
         import pyarrow as pa

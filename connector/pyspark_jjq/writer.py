@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from jjq.errors import InvalidArgument, JjqError
+from jjq.errors import InvalidArgument, JjqError, StoreNotFound, TopicNotFound
 from jjq.model import check_name
 from pyspark_jjq.columns import Destination, destination
 from pyspark_jjq.options import SinkOptions, tell_ignored
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from jjq import Store
     from jjq.model import Commit, StagedFile
 
 log = logging.getLogger("jjq.spark")
@@ -61,13 +62,31 @@ def stage(target: Destination, batches: Iterator[pa.RecordBatch], streaming: boo
     batch = context.getLocalProperty(BATCH_ID) if streaming else target.options.batch_id
     writer = writer_of(target.options, query_id)
     owner = (writer, int(batch)) if writer is not None and batch is not None else None
-    store = open_store(target.options.path)
+    store = topic_of_stream(target, int(batch or 0)) if streaming else open_store(target.options.path)
     with store.stage(default_partition=context.partitionId(), owner=owner) as staging:
         for batch in batches:
             if batch.num_rows:
                 target.write(store, staging, batch)
         files = tuple(staging.finish())
     return Staged(files, query_id, None if query_id is None else _run_of(context.getLocalProperty(RUN_ID)))
+
+
+def topic_of_stream(target: Destination, batch: int) -> Store:
+    """The store with a stream's topic in it, which the first micro-batch makes and no other. If it is missing later, so is what
+    was written, and an empty one with one partition would hide that."""
+    if target.new and batch == 0:
+        return target.make()
+    try:
+        store = open_store(target.options.path)
+        if target.new and target.options.topic is not None:
+            store.topic(target.options.topic)
+        return store
+    except (StoreNotFound, TopicNotFound) as error:
+        raise type(error)(
+            f"{error.message}. A stream makes it with its first micro-batch, and this is number {batch}: what was written before "
+            "was in one that is gone. To go on into an empty one, make it (`jjq topic create`) and start the query again; to "
+            "write all rows again, start it with a new checkpoint"
+        ) from None
 
 
 def _run_of(group: str | None) -> str | None:

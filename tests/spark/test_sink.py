@@ -301,3 +301,28 @@ def test_a_stream_goes_on_when_its_topic_gets_more_partitions_than_it_asks_for(
     assert len(records(store, "out")) == 2
     with pytest.raises(StreamingQueryException, match=r"partitions is 4, and topic 'out' has 3; .* alter_topic"):
         run(partitions=4)
+
+
+def test_a_stream_whose_topic_was_deleted_says_so_and_goes_on_in_one_that_is_made(
+    spark: SparkSession, store: jjq.Store, tmp_path: Path
+) -> None:
+    topic = store.create_topic("t")
+
+    def run() -> None:
+        topic.push(b"%d" % topic.offsets()[0].end)
+        frame = spark.readStream.format("jjq").options(topic="t", startingOffsets="earliest").load(str(store.path))
+        writing = frame.select("value").writeStream.format("jjq").trigger(availableNow=True)
+        writing.options(topic="out", partitions=2, checkpointLocation=str(tmp_path / "c")).start(
+            str(store.path)
+        ).awaitTermination()
+
+    run()
+    assert store.topic("out").partitions == 2
+    store.delete_topic("out")
+    with pytest.raises(StreamingQueryException) as caught:
+        run()
+    assert "TopicNotFound: there is no topic 'out'" in str(caught.value).splitlines()[0]
+    assert [each.name for each in store.topics()] == ["t"]
+    store.create_topic("out", partitions=4)
+    run()
+    assert [row["value"] for row in records(store, "out")] == [b"1", b"2"]

@@ -25,9 +25,10 @@ from pyspark.sql.types import (
 )
 
 import jjq
-from jjq.errors import SchemaMismatch
-from pyspark_jjq.columns import destination
+from jjq.errors import InvalidArgument, JjqError, SchemaMismatch, StoreNotFound, TopicNotFound
+from pyspark_jjq.columns import Destination, destination
 from pyspark_jjq.options import parse_sink
+from pyspark_jjq.writer import topic_of_stream
 from tests.readers import close_stores
 
 REFUSED: list[tuple[DataType, str]] = [
@@ -57,8 +58,8 @@ def store(tmp_path: Path) -> Iterator[jjq.Store]:
     close_stores()
 
 
-def into(store: jjq.Store, topic: str, schema: StructType) -> None:
-    destination(parse_sink({"path": str(store.path), "topic": topic}), schema, streaming=False)
+def into(store: jjq.Store, topic: str, schema: StructType, **options: str) -> None:
+    destination(parse_sink({"path": str(store.path), "topic": topic} | options), schema, streaming=False)
 
 
 @pytest.mark.parametrize(("kind", "says"), REFUSED, ids=str)
@@ -85,3 +86,106 @@ def test_a_column_that_is_not_written_is_refused_where_spark_cannot_hand_it_over
 def test_a_duration_is_written_as_one(store: jjq.Store) -> None:
     into(store, "new", StructType([StructField("x", DayTimeIntervalType())]))
     assert store.topic("new").schema == pa.schema([("x", pa.duration("us"))])
+
+
+TEXT = StructField("text", StringType())
+
+
+@pytest.mark.parametrize(
+    ("fields", "options", "says"),
+    [
+        ([], {}, "has no columns, so its rows would be lost; select at least one"),
+        ([TEXT, StructField("Text", StringType())], {}, "columns 'text' and 'Text' have the same name .* rename one"),
+        (
+            [StructField("s", StructType([TEXT, TEXT]))],
+            {},
+            "column 's' has fields of the same name: text, text; rename",
+        ),
+        ([TEXT], {"keyColumn": "TEXT"}, "keyColumn names 'TEXT'; did you mean text"),
+        ([StructField("s", ArrayType(StringType()))], {"keyColumn": "s"}, "'s', which is list<.*>, and a key is one"),
+        (
+            [StructField("s", StructType([TEXT]))],
+            {"keyColumn": "s"},
+            "'s', which is struct<.*>, and a key is one value",
+        ),
+        ([StructField("value", StringType())], {"keyColumn": "value"}, "keyColumn is for topics with a schema"),
+        ([StructField("value", StringType())], {"mergeSchema": "true"}, "mergeSchema is for topics with a schema"),
+        ([TEXT], {"topic": "a b"}, "cannot name a topic"),
+    ],
+)
+def test_what_cannot_be_written_makes_neither_topic_nor_store(
+    tmp_path: Path, fields: list[StructField], options: dict[str, str], says: str
+) -> None:
+    path = tmp_path / "store"
+    for streaming in (False, True):
+        with pytest.raises(InvalidArgument, match=says):
+            destination(
+                parse_sink({"path": str(path), "topic": "t"} | options), StructType(fields), streaming=streaming
+            )
+    assert not path.exists()
+
+
+def test_a_key_of_many_values_is_refused_before_a_task_runs(store: jjq.Store) -> None:
+    store.create_topic("t", schema=pa.schema([("s", pa.list_(pa.string()))]))
+    with pytest.raises(SchemaMismatch, match="a key is one value; name a column of text"):
+        into(store, "t", StructType([StructField("s", ArrayType(StringType()))]), keyColumn="s")
+
+
+@pytest.mark.parametrize("name", ["KEY", "Headers", "Partition", "Topic", "TIMESTAMP", "Value"])
+def test_a_column_of_kafkas_in_another_spelling_is_not_left_out(store: jjq.Store, name: str) -> None:
+    store.create_topic("t")
+    fields = [StructField(name, StringType())]
+    fields += [] if name == "Value" else [StructField("value", StringType())]
+    for options in ({"topic": "t"}, {}):
+        with pytest.raises(
+            SchemaMismatch, match=f"'{name}' would not be written: .* '{name.lower()}', in this spelling"
+        ):
+            destination(parse_sink({"path": str(store.path)} | options), StructType(fields), streaming=False)
+
+
+# --- topics of streams
+
+
+def of_stream(path: Path, **options: str) -> Destination:
+    schema = StructType(
+        [TEXT] if "topic" in options else [StructField(name, StringType()) for name in ("topic", "value")]
+    )
+    return destination(parse_sink({"path": str(path)} | options), schema, streaming=True)
+
+
+def test_the_first_micro_batch_makes_the_topic_and_the_store(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    target = of_stream(path, topic="t", partitions="3")
+    assert not path.exists()
+    for _ in range(2):  # two tasks, or one that runs again
+        made = topic_of_stream(target, 0).topic("t")
+        assert (made.partitions, made.schema) == (3, pa.schema([("text", pa.string())]))
+    assert of_stream(tmp_path / "other").new
+    topic_of_stream(of_stream(tmp_path / "other"), 0)
+    assert not of_stream(tmp_path / "other").new
+    close_stores()
+
+
+def test_no_other_micro_batch_makes_what_was_deleted(store: jjq.Store, tmp_path: Path) -> None:
+    target = of_stream(store.path, topic="t")
+    topic_of_stream(target, 0)
+    store.delete_topic("t")
+    for each in (target, of_stream(store.path, topic="t")):
+        with pytest.raises(
+            TopicNotFound, match=r"no topic 't' .* this is number 7: .* one that is gone.* make it \(`jjq topic create`"
+        ):
+            topic_of_stream(each, 7)
+    assert store.topics() == []
+    store.create_topic("t", partitions=2)
+    assert topic_of_stream(target, 7).topic("t").partitions == 2
+    for options in ({"topic": "t"}, {}):
+        with pytest.raises(StoreNotFound, match="this is number 7"):
+            topic_of_stream(of_stream(tmp_path / "unmounted", **options), 7)
+    assert not (tmp_path / "unmounted").exists()
+
+
+def test_a_stream_that_may_make_nothing_says_so_before_a_task_runs(store: jjq.Store, tmp_path: Path) -> None:
+    refused: list[tuple[Path, type[JjqError]]] = [(store.path, TopicNotFound), (tmp_path / "none", StoreNotFound)]
+    for path, error in refused:
+        with pytest.raises(error):
+            of_stream(path, topic="t", createTopic="false")

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from jjq.config import MAX_PARTITIONS
 from jjq.errors import InvalidArgument
 from jjq.model import check_name
 from jjq.values import shown
@@ -198,7 +199,7 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
         topic=given.get("topic"),
         create_topic=_bool(given, "createTopic", True),
         merge_schema=_bool(given, "mergeSchema", False),
-        partitions=_positive(given, "partitions"),
+        partitions=_positive(given, "partitions", MAX_PARTITIONS),
         key_column=given.get("keycolumn"),
         writer_id=given.get("writerid"),
         batch_id=batch_id,
@@ -223,6 +224,10 @@ def _known(
         elif lowered in elsewhere and lowered not in _SPARKS_OWN:
             side = "read" if deed == "write" else "write"
             raise InvalidArgument(f"{elsewhere[lowered]} is an option for a {side}, and this is a {deed}; remove it")
+        elif lowered == "paths":
+            raise InvalidArgument(
+                "several paths were given, and a read is of one store; read each as a DataFrame of its own, and union them"
+            )
         elif lowered not in _SPARKS_OWN:
             names = tuple(each.name for each in mine)
             raise InvalidArgument(f'there is no option {name!r} to {deed} with format("jjq"); {nearest(name, names)}')
@@ -249,6 +254,8 @@ def _path(given: Mapping[str, str], options: Mapping[str, str], *, reads: bool) 
         )
     if broker:
         return _broker(broker, given, path or None)
+    if "broker" in given:
+        raise InvalidArgument("broker is empty; write jjq://host:port, or remove it where path names the store")
     for option in BROKER_OPTIONS:
         if option.name.lower() in given:
             raise InvalidArgument(f"{option.name} is for a broker; name it with broker, or remove {option.name}")
@@ -311,13 +318,13 @@ def _one_of(given: Mapping[str, str], option: str, choices: tuple[str, ...], def
     return text
 
 
-def _positive(given: Mapping[str, str], option: str) -> int | None:
+def _positive(given: Mapping[str, str], option: str, most: int = LONG_MAX) -> int | None:
     text = given.get(option.lower())
     if text is None:
         return None
     value = number(text)
-    if not value:
-        raise InvalidArgument(f"{option} is a whole number from 1 to {LONG_MAX}, not {shown(text)}")
+    if not value or value > most:
+        raise InvalidArgument(f"{option} is a whole number from 1 to {most}, not {shown(text)}")
     return value
 
 

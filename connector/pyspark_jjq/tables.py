@@ -45,6 +45,8 @@ def defined(options: Mapping[str, str]) -> dict[str, str]:
         # Spark puts that in front of the path as it was written; who writes a URI may have written %20 for a space.
         written = "/" + location.removeprefix("file:").lstrip("/")
         given["path"] = written if os.path.exists(written) else unquote(written)
+    elif location:
+        given["path"] = os.path.abspath(location)  # a table may be read from elsewhere than it was made
     if any(name.lower() == "token" for name in given):
         raise InvalidArgument(
             "token is not for tables: whoever may look at the table in Spark's catalog could read it; read "

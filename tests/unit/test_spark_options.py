@@ -92,6 +92,14 @@ def test_an_option_of_the_other_side_says_so() -> None:
         parse_sink({"path": "p", "topic": "t", "startingOffsets": "latest"})
 
 
+def test_several_paths_and_an_empty_broker_say_what_to_write() -> None:
+    with pytest.raises(InvalidArgument, match="a read is of one store; read each as a DataFrame of its own"):
+        parse_source({"paths": '["a","b"]', "topic": "t"})  # as .load(["a", "b"]) gives them
+    for given in ({"path": "p"}, {}):
+        with pytest.raises(InvalidArgument, match="broker is empty; write jjq://host:port, or remove it"):
+            parse_source(given | {"broker": "", "topic": "t"})
+
+
 def test_what_spark_passes_along_is_no_unknown_option() -> None:
     found = parse_sink({"path": "p", "topic": "t", "checkpointlocation": "c", "queryname": "q"})
     assert found.topic == "t"
@@ -242,6 +250,12 @@ def test_the_sink_takes_its_own_options() -> None:
     assert found == options.SinkOptions(
         path="p", topic="t", create_topic=False, partitions=4, key_column="carrier", writer_id="w", batch_id=0
     )
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.0", "1025", "100000"])
+def test_partitions_are_as_many_as_a_topic_can_have(value: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"partitions is a whole number from 1 to 1024, not '{value}'"):
+        parse_sink({"path": "p", "topic": "t", "partitions": value})
 
 
 @pytest.mark.parametrize("value", ["-1", "x", "1.0", str(2**63)])

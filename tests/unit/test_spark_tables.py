@@ -75,3 +75,9 @@ def test_a_path_is_taken_as_it_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     for written in (f"file:{tmp_path}/{name}", f"file:{quote(str(tmp_path / name))}", f"file://{tmp_path}/{name}"):
         assert tables.defined({"provider": "jjq", "path": written})["path"] == str(tmp_path / name)
+
+
+def test_a_relative_path_is_that_of_where_the_table_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for written in ("data/jjq", "./data/jjq/", "data/../data/jjq"):
+        assert tables.defined({"provider": "jjq", "path": written})["path"] == str(tmp_path / "data" / "jjq")

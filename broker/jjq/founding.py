@@ -42,6 +42,11 @@ def prepare(path: Path, create: bool, read_only: bool | None) -> bool:
         other = _other_file(path) if path.exists() else None
         if other is not None and not identity.exists():
             raise StoreFormat(f"{path} has something else in it, {other}; name an empty directory, or a new one in it")
+        outer = next((each for each in path.resolve().parents if (each / "jjq.json").exists()), None)
+        if outer is not None:
+            raise StoreFormat(
+                f"{path} is inside the store {outer}, which could delete it with one of its topics; name a place beside that"
+            )
         made = [path, *(each for each in path.parents if not each.exists())]
         files.make_dirs(path)
     writable = os.access(path, os.W_OK) and _can_write(path) if read_only is None else not read_only

@@ -1,4 +1,4 @@
-"""The options of `format("jjq")`, parsed once into values. Nothing here touches a store or Spark.
+"""The options of `format("jjq")`, parsed once into values. Nothing here opens a store or calls Spark.
 
 Names and meanings are those of Spark's Kafka source where it has the same thing. Every error says what to write.
 """
@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from urllib.parse import unquote
 
 from jjq.config import MAX_PARTITIONS
 from jjq.errors import InvalidArgument
@@ -247,7 +248,7 @@ def tell_ignored(ignored: Sequence[str]) -> None:
 
 def _path(given: Mapping[str, str], options: Mapping[str, str], *, reads: bool) -> str:
     """The store's directory, or a BrokerUrl."""
-    path, broker = _plain(given.get("path", "")), given.get("broker", "")
+    path, broker = local(given.get("path", "")), given.get("broker", "")
     if broker and path and not reads:
         raise InvalidArgument(
             "path and broker both name a store, and a write goes to one: give the directory, or the broker that serves it"
@@ -270,8 +271,20 @@ def _path(given: Mapping[str, str], options: Mapping[str, str], *, reads: bool) 
     )
 
 
-def _plain(path: str) -> str:
-    return path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:")
+def local(path: str) -> str:
+    """The path that a `file:` URI names. Who writes one may have written %20 for a space, and Spark does not."""
+    if not path.startswith("file:"):
+        return path
+    written = path.removeprefix("file:")
+    if written.startswith("//"):
+        host, _, rest = written[2:].partition("/")
+        if host not in ("", "localhost"):
+            raise InvalidArgument(
+                f"{shown(path)} is on machine {host!r}, and a store is a directory of this one: write /data/jjq, or "
+                'file:///data/jjq with three slashes; for another machine name its broker, .option("broker", "jjq://host:4750")'
+            )
+        written = "/" + rest
+    return written if os.path.exists(written) else unquote(written)
 
 
 def _broker(url: str, given: Mapping[str, str], files: str | None) -> BrokerUrl:

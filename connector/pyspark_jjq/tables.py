@@ -14,11 +14,10 @@ import json
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from jjq.errors import InvalidArgument
 from pyspark_jjq.choice import OPTIONS as CHOICE
-from pyspark_jjq.options import SINK_OPTIONS, SOURCE_OPTIONS
+from pyspark_jjq.options import SINK_OPTIONS, SOURCE_OPTIONS, local
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -40,13 +39,9 @@ def defined(options: Mapping[str, str]) -> dict[str, str]:
     """The options in the properties of a table: those of OPTIONS, LOCATION as path, and TBLPROPERTIES with their names."""
     given = {name.removeprefix("option."): value for name, value in options.items() if name.startswith("option.")}
     given |= {name: value for name, value in options.items() if name.lower() in _KNOWN}
-    location = given.get("path", "")
-    if location.startswith("file:"):
-        # Spark puts that in front of the path as it was written; who writes a URI may have written %20 for a space.
-        written = "/" + location.removeprefix("file:").lstrip("/")
-        given["path"] = written if os.path.exists(written) else unquote(written)
-    elif location:
-        given["path"] = os.path.abspath(location)  # a table may be read from elsewhere than it was made
+    location = local(given.get("path", ""))
+    if location:  # whole, as a table may be read from elsewhere than it was made
+        given["path"] = location if "://" in location else os.path.abspath(location)
     if any(name.lower() == "token" for name in given):
         raise InvalidArgument(
             "token is not for tables: whoever may look at the table in Spark's catalog could read it; read "

@@ -71,3 +71,13 @@ def test_what_else_is_in_a_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(jjq.StoreFormat, match=r"has something else in it, lost\+found; name an empty directory"):
         jjq.open(tmp_path)
     jjq.open(tmp_path / "store").close()
+
+
+def test_no_store_is_made_in_another_one(tmp_path: Path) -> None:
+    with jjq.open(tmp_path / "store") as store:
+        inside = store.path / "topics" / store.create_topic("t").id
+    (tmp_path / "link").symlink_to(inside)
+    for where in (inside / "0" / "new", tmp_path / "link" / "new", tmp_path / "store" / "new"):
+        with pytest.raises(jjq.StoreFormat, match=r"is inside the store .*/store, .*; name a place beside that"):
+            jjq.open(where)
+        assert not where.exists()

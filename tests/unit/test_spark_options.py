@@ -4,6 +4,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -39,9 +40,24 @@ def test_the_defaults_are_those_of_the_table() -> None:
     )
 
 
-@pytest.mark.parametrize("path", ["file:///data/jjq", "file:/data/jjq", "/data/jjq"])
+@pytest.mark.parametrize("path", ["file:///data/jjq", "file:/data/jjq", "/data/jjq", "file://localhost/data/jjq"])
 def test_a_file_url_is_a_path(path: str) -> None:
     assert parse_source(BASE | {"path": path}).path == "/data/jjq"
+
+
+def test_a_file_url_may_be_written_as_urls_are(tmp_path: Path) -> None:
+    for name in ("my 100% store", "é"):
+        assert parse_source(BASE | {"path": (tmp_path / name).as_uri()}).path == str(tmp_path / name)
+    for name in ("a%20b", "100%"):  # what is there is named as it is
+        (tmp_path / name).mkdir()
+        assert parse_source(BASE | {"path": f"file:{tmp_path}/{name}"}).path == str(tmp_path / name)
+    assert parse_source(BASE | {"path": "/data/a%20b"}).path == "/data/a%20b"  # no URL
+
+
+def test_a_file_url_of_another_machine_is_refused() -> None:
+    for path in ("file://host/data/jjq", "file://data/jjq"):
+        with pytest.raises(InvalidArgument, match="file:///data/jjq with three slashes"):
+            parse_sink({"path": path, "topic": "t"})
 
 
 def test_topic_is_short_for_subscribe_and_both_together_are_refused() -> None:

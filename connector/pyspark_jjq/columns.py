@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -121,15 +121,19 @@ def _new_topic(options: SinkOptions, schema: StructType, name: str) -> Destinati
     check_name(name, "topic")
     if looks_like_kafka(schema):
         return _kafka_rows(options, schema, f"topic {name!r}, made with Kafka's columns,", new=True)
-    bad = [name for name in schema.fieldNames() if name.startswith("_")]
+    _check_names(schema.fieldNames())
+    columns = check_schema(_own_columns(schema))
+    _check_key(options, columns)
+    return OwnColumns(options, schema, columns, new=True)
+
+
+def _check_names(names: Sequence[str]) -> None:
+    bad = [name for name in names if name.startswith("_")]
     if bad:
         raise InvalidArgument(
             f"columns of a topic do not begin with _: drop or rename {', '.join(bad)} "
             "(a read with the option metadata adds such columns)"
         )
-    columns = check_schema(_own_columns(schema))
-    _check_key(options, columns)
-    return OwnColumns(options, schema, columns, new=True)
 
 
 def _check_partitions(topic: Topic, wanted: int | None, streaming: bool) -> None:
@@ -282,6 +286,7 @@ def _fit(store: Store, topic: Topic, schema: StructType, options: SinkOptions) -
     fields = {field.name: field.type for field in topic.schema}
     given = _own_columns(schema)
     missing = [field for field in given if field.name not in fields]
+    _check_names([field.name for field in missing])
     if missing and not options.merge_schema:
         name = missing[0].name
         near = nearest(name, list(fields))

@@ -142,6 +142,16 @@ class Rows:
         names = schema.fieldNames()
         if not names:
             raise InvalidArgument("the schema of the read has no columns; name at least one, or leave the schema out")
+        if len(set(names)) < len(names):
+            raise InvalidArgument(
+                f"the schema of the read has columns of the same name: {', '.join(names)}; drop all but one"
+            )
+        for field in schema.fields:
+            if not field.nullable:  # Spark believes it: it would leave out filters, and give 0 for a null
+                raise InvalidArgument(
+                    f"the schema of the read says NOT NULL of column {field.name!r}, which may be null, as every column of a topic "
+                    "may; declare it without, or leave the schema out"
+                )
         if topics:
             kafka = topics[0].schema is None
             _check(schema, _available(topics), _name(topics))
@@ -221,6 +231,11 @@ def _check(schema: StructType, available: Mapping[str, DataType], whose: str) ->
                 f"{nearest(field.name, list(available))}"
             )
         if field.dataType != available[field.name]:
+            if field.dataType.simpleString() == available[field.name].simpleString():
+                raise InvalidArgument(
+                    f"the schema of the read says of what is in column {field.name!r} that it is never null, and it may be; "
+                    "declare it without, or leave the schema out"
+                )
             raise InvalidArgument(
                 f"column {field.name!r} of {whose} is {available[field.name].simpleString()}, "
                 f"not {field.dataType.simpleString()}; leave the schema out and cast afterwards"

@@ -134,6 +134,30 @@ def test_a_schema_given_by_the_user_chooses_columns_and_must_have_their_types(st
         source(store).reader(StructType([StructField("a", IntegerType())]))
     with pytest.raises(InvalidArgument, match="has column 'z'"):
         source(store).reader(StructType([StructField("z", IntegerType())]))
+    with pytest.raises(InvalidArgument, match="columns of the same name: b, _offset, b; drop all but one"):
+        source(store).reader(StructType([*wanted.fields, wanted.fields[0]]))
+
+
+def test_a_schema_that_says_not_null_is_refused_as_spark_would_believe_it(store: jjq.Store) -> None:
+    from pyspark.sql.types import ArrayType, BinaryType, LongType, StructField, StructType
+
+    store.create_topic("t", schema=pa.schema([("a", pa.int64()), ("l", pa.list_(pa.int64()))])).push(
+        {"a": None, "l": [None]}
+    )
+    store.create_topic("plain").push(b"v")
+    inside = ArrayType(LongType(), containsNull=False)
+    for topic, field, says in (
+        ("t", StructField("a", LongType(), nullable=False), "NOT NULL of column 'a'"),
+        ("t", StructField("l", inside), "what is in column 'l' that it is never null"),
+        ("plain", StructField("key", BinaryType(), nullable=False), "NOT NULL of column 'key'"),
+    ):
+        for read in (source(store, topic=topic).reader, source(store, topic=topic).streamReader):
+            with pytest.raises(InvalidArgument, match=f"{says}.*; declare it without, or leave the schema out"):
+                read(StructType([field]))
+    with pytest.raises(InvalidArgument, match="NOT NULL of column 'a'"):
+        source(store, subscribePattern="later.*").streamReader(
+            StructType([StructField("a", LongType(), nullable=False)])
+        )
 
 
 # --- tasks and batches

@@ -125,6 +125,15 @@ def test_what_cannot_be_written_makes_neither_topic_nor_store(
     assert not path.exists()
 
 
+def test_metadata_of_a_read_is_not_to_be_added_to_the_topic(store: jjq.Store) -> None:
+    store.create_topic("t", schema=pa.schema([("text", pa.string())]))
+    for options in ({}, {"mergeSchema": "true"}):
+        with pytest.raises(
+            InvalidArgument, match=r"do not begin with _: drop or rename _key \(a read with the option metadata"
+        ):
+            into(store, "t", StructType([TEXT, StructField("_key", StringType())]), **options)
+
+
 def test_a_key_of_many_values_is_refused_before_a_task_runs(store: jjq.Store) -> None:
     store.create_topic("t", schema=pa.schema([("s", pa.list_(pa.string()))]))
     with pytest.raises(SchemaMismatch, match="a key is one value; name a column of text"):

@@ -145,6 +145,11 @@ class ActiveFile:
             self._known = count
         if not self._known:
             raise empty_index(self.index_path)
+        if count < self._known:
+            raise DamagedSegment(
+                f"{self.index_path}: the index ends at byte {self._index_size} and was longer before; run `jjq repair`",
+                path=str(self.index_path), position=self._index_size, lost=None,
+            )  # fmt: skip
         rest = self._index_size % ENTRY_SIZE
         if rest and not self.closed and files.pread(self._index_fd, 1, count * ENTRY_SIZE) == _FAILED:
             self.failed = True
@@ -162,12 +167,14 @@ class ActiveFile:
         self.appended_at, self.run_max_ts = entry.appended_at, entry.run_max_ts
 
     def ready_locked(self) -> bool:
-        """Whether the file takes records as this process knows it: nobody has added to it, closed it or left it torn."""
+        """Whether the file takes records as this process, which has read its index, knows it: nobody has added to it, closed it or
+        left it torn."""
         return (
             files.size(self._index_fd) == self._known * ENTRY_SIZE
             and self._ends_locked()
             and not self.closed
             and not self.failed
+            and self._known > 0
         )
 
     def _ends_locked(self) -> bool:

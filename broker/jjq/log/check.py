@@ -23,7 +23,7 @@ from jjq.log.bounds import hold
 from jjq.log.contracts import TopicFacts
 from jjq.log.format import BATCH, CLOSE, NO_TS, OPEN, Entry
 from jjq.log.mapping import mapped
-from jjq.log.recovery import message_at, survey
+from jjq.log.recovery import cut_index, lacks_entries, message_at, survey
 from jjq.log.sealed import SealedReader
 from jjq.log.stream import StreamReader, stream_paths
 from jjq.model import Segment
@@ -130,30 +130,10 @@ def check_active(
                 reader.index_path, 0, (row.end_offset, row.end_offset), "it does not know of earlier timestamps"
             )
         last = reader.entries(count - 1, count)[0]
-        if last.kind != CLOSE and entries is None and _lacks_entries(reader, count, checked.position):
-            raise _damaged(
-                reader.index_path, (count - 1) * fmt.ENTRY_SIZE, (checked.end, checked.end),
-                "records follow that it does not know, and others after those",
-            )  # fmt: skip
+        lacks = last.kind != CLOSE and entries is None and lacks_entries(reader.path, checked.position)
+        if lacks and reader.count() == count:  # otherwise they were appended since we looked
+            raise cut_index(reader.index_path, checked.end)
     return ActiveEnd(checked.end, checked.position, last.kind == CLOSE, entries is not None)
-
-
-def _lacks_entries(reader: StreamReader, count: int, position: int) -> bool:
-    """Whether an index has lost its end. One group of messages behind its last entry is what a writer leaves that died. A
-    second group, or one that knows the first to be on disk, is written only when the first has its entries."""
-    data = mapped(reader.path)
-    groups: set[int] = set()
-    at = position
-    while at < len(data):
-        try:
-            message, field = message_at(data, at)
-        except flat.NotAMessage:
-            break
-        groups.add(field.appended_at)
-        if len(groups) > 1 or field.synced_to > position:
-            return reader.count() == count  # otherwise they were appended since we looked
-        at += len(message)
-    return False
 
 
 class Checked:

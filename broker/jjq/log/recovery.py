@@ -164,6 +164,35 @@ def fields_of(reader: StreamReader, entries: Sequence[Entry]) -> Iterator[Active
             yield message_at(reader.bytes_of(entry), 0)[1]
 
 
+def lacks_entries(path: Path, position: int) -> bool:
+    """Whether the index of an active file, whose last entry ends at `position`, has lost its end. One group of messages behind
+    that is what a writer leaves that died. A second group, or one that knows the first to be on disk, is written only when the
+    first has its entries."""
+    data = mapped(path)
+    groups: set[int] = set()
+    at = position
+    while at < len(data):
+        try:
+            message, field = message_at(data, at)
+        except flat.NotAMessage:
+            break
+        groups.add(field.appended_at)
+        if len(groups) > 1 or field.synced_to > position:
+            return True
+        at += len(message)
+    return False
+
+
+def cut_index(path: Path, end: int) -> DamagedSegment:
+    """The error for an index that has lost its end, behind offset `end`."""
+    position = path.stat().st_size
+    return DamagedSegment(
+        f"{path}: damaged at byte {position}: from offset {end} on there are records that it does not know. `jjq repair` keeps "
+        f"what is whole",
+        path=str(path), position=position, lost=(end, end),
+    )  # fmt: skip
+
+
 def promised_after(path: Path, position: int) -> ActiveField | None:
     """A whole message behind a damaged place that was written when the place was known to be on disk.
 

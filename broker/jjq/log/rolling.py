@@ -15,15 +15,16 @@ from typing import Any
 
 from jjq import files
 from jjq.clock import now_us
-from jjq.errors import DamagedSegment, StoreError
+from jjq.errors import StoreError
 from jjq.log.active import LARGE_BYTES, ActiveFile
 from jjq.log.contracts import LogCatalog, LogSettings, PartitionState, TopicFacts
-from jjq.log.recovery import copy_whole, survey
+from jjq.log.recovery import copy_whole, cut_index, lacks_entries, survey
 from jjq.log.stream import missing_active, stream_paths
 from jjq.model import Segment
 
 # How often the active file's name is looked for; where pushes wait for the disk, its place is asked for at each.
 _LOOK_US = 100_000
+_DROPPED = ("emptied", "deleted")  # why a file is closed whose records nobody wants any more
 
 
 class Partition:
@@ -123,13 +124,7 @@ class Partition:
             if active.closed:
                 self._finish_locked(active, now)
             elif active.failed or active.torn_locked():
-                active.close_locked("failed" if active.failed else "torn")
-            elif not active.ready_locked():  # all that others can have done is taken in
-                self._catalog.partition(self.topic_id, self.partition)  # raises TopicDeleted
-                raise DamagedSegment(
-                    f"{active.index_path}: the index was cut short while it was open; run `jjq repair`",
-                    path=str(active.index_path), position=0, lost=None,
-                )  # fmt: skip
+                self._close_locked(active, "torn")
 
     def _check_lock_named(self) -> None:
         """Raises StoreError where another directory has come in this one's place: who opens that locks another file."""
@@ -216,7 +211,7 @@ class Partition:
             return row, None
         active = self._named_locked(row)
         if not active.closed:
-            active.close_locked("failed" if active.failed else reason)
+            self._close_locked(active, reason)
         active.settle_locked()
         if active.highest_visible_locked() > active.end:
             # Records were taken back: that needs a lineage of its own, which a plain roll gives it.
@@ -224,6 +219,15 @@ class Partition:
             return self.close_active_locked(reason)
         segment = active.segment(row.active_schema) if active.rows else None
         return row, segment
+
+    def _close_locked(self, active: ActiveFile, reason: str) -> None:
+        """Ends the active file, which may be torn or have had a sync that failed. Raises DamagedSegment where that would lose
+        records because the index does not know of them any more."""
+        if active.failed:
+            reason = "failed"
+        elif reason not in _DROPPED and active.torn_locked() and lacks_entries(active.path, active.length):
+            raise cut_index(active.index_path, active.end)
+        active.close_locked(reason)
 
     def _named_locked(self, row: PartitionState) -> ActiveFile:
         """The active file that the partition's row names, with what others have written taken in."""

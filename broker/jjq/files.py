@@ -120,11 +120,15 @@ def read(path: Path) -> bytes:
         close(fd)
 
 
-def pwrite(fd: int, data: Any, position: int) -> None:
-    """Writes all of `data` (bytes or a buffer) at `position`. Goes on after short writes, as a full disk makes them."""
+def pwrite(fd: int, data: Any, position: int, least: int | None = None) -> int:
+    """Writes all of `data` (bytes or a buffer) at `position`. Goes on after short writes, as a full disk makes them; where
+    `least` bytes are enough, only up to those. Returns how many were written."""
     written = os.pwrite(fd, data, position)
-    if written != len(data):
-        _write_rest(fd, memoryview(data).cast("B"), position, written)
+    if written != len(data) and (least is None or written < least):
+        view = memoryview(data).cast("B")[:least]
+        _write_rest(fd, view, position, written)
+        written = len(view)
+    return written
 
 
 def _write_rest(fd: int, view: memoryview, position: int, written: int) -> None:

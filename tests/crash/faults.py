@@ -146,24 +146,25 @@ class Disk:
     def _path(self, fd: int) -> Path:
         return self._paths.get(fd) or Path(os.readlink(f"/proc/self/fd/{fd}"))
 
-    def _pwrite(self, fd: int, data: Any, position: int) -> None:
-        self._write(fd, bytes(data), position)
+    def _pwrite(self, fd: int, data: Any, position: int, least: int | None = None) -> int:
+        return self._write(fd, bytes(data), position, least)
 
     def _pwrite_all(self, fd: int, buffers: Iterable[Any], position: int) -> None:
         self._write(fd, b"".join(bytes(each) for each in buffers), position)
 
-    def _write(self, fd: int, data: bytes, position: int) -> None:
+    def _write(self, fd: int, data: bytes, position: int, least: int | None = None) -> int:
         operation = Operation("write", self._path(fd), data, position)
         if not self.on:
-            self._real["pwrite"](fd, data, position)
-            return
+            written: int = self._real["pwrite"](fd, data, position, least)
+            return written
         self.step(operation)
         allowed = self.lets_through(operation)
         if allowed:
             self._real["pwrite"](fd, data[:allowed], position)
             self.done(Operation("write", operation.path, data[:allowed], position))
-        if allowed < len(data):
+        if allowed < (len(data) if least is None else least):
             raise self.failure(operation)
+        return allowed
 
     def _pread(self, fd: int, length: int, position: int) -> bytes:
         operation = Operation("read", self._path(fd), position=position)

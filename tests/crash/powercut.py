@@ -80,9 +80,10 @@ class Recorder(Disk):
         self._by_fd[fd] = self._numbers.get(path, 0)
         return fd
 
-    def _write(self, fd: int, data: bytes, position: int) -> None:
-        super()._write(fd, data, position)
+    def _write(self, fd: int, data: bytes, position: int, least: int | None = None) -> int:
+        written = super()._write(fd, data, position, least)
         self.events.append(Event("write", self._by_fd[fd], data=data, position=position))
+        return written
 
     def _datasync(self, fd: int) -> None:
         super()._datasync(fd)

@@ -13,7 +13,7 @@ import pytest
 import jjq
 from jjq.errors import JjqError, StoreError
 from tests.crash.checks import contents, open_alone
-from tests.crash.faults import Filling
+from tests.crash.faults import Filling, Operation
 from tests.crash.killing import copy_store
 from tests.crash.scenarios import SCENARIOS, Scenario, make
 from tests.stores import assert_whole
@@ -180,3 +180,42 @@ def values_in(path: Path) -> list[bytes]:
     with open_alone(path) as store:
         values: list[bytes] = store.topic("t").read().read_all()["value"].to_pylist()
     return values
+
+
+class Ending(Filling):
+    """A disk whose stream files cannot become longer than this."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(0)
+        self.length = length
+
+    def step(self, operation: Operation) -> None:
+        pass
+
+    def lets_through(self, operation: Operation) -> int:
+        if operation.path.suffix != ".arrows":
+            return len(operation.data)
+        return min(len(operation.data), max(0, self.length - operation.position))
+
+
+@pytest.mark.parametrize("many", [1, 3])
+def test_what_fits_is_taken_though_the_zeros_behind_it_are_not(many: int, tmp_path: Path) -> None:
+    """They are laid out for speed alone."""
+    values = [b"x"] * many
+    with open_alone(tmp_path) as store:
+        topic = store.create_topic("t")
+        push_one(topic, values, kind=many > 1)
+        [before] = topic.segments()
+        push_one(topic, values, kind=many > 1)
+        [after] = topic.segments()
+        assert after.path is not None
+        room = os.stat(after.path).st_size + 10 * (after.bytes - before.bytes)
+        fits = 1 + (room - before.bytes) // (after.bytes - before.bytes)
+        with Ending(room):
+            for _ in range(fits - 2):
+                push_one(topic, values, kind=many > 1)
+            with pytest.raises(StoreError, match="free some space"):
+                push_one(topic, values, kind=many > 1)
+        assert topic.offsets()[0].end == fits * many
+        push_one(topic, values, kind=many > 1)
+        assert_whole(store)

@@ -31,7 +31,8 @@ AHEAD_LEAST = 8  # for fewer pushes it is not worth it
 
 
 def _ahead(start: int, length: int) -> bytes:
-    """The zeros to lay out behind `length` bytes at `start`: at most as many as the bytes that are there before them."""
+    """The zeros to lay out behind `length` bytes at `start`: at most as many as the bytes that are there before them. A full disk need
+    not take them."""
     room = min(_AHEAD_BYTES, start, length * _AHEAD_PUSHES)
     return bytes(room) if room >= length * AHEAD_LEAST else b""
 
@@ -229,15 +230,14 @@ class ActiveFile:
             low_ts = min(low_ts, low)
             offset += rows
             position += length
-        written = position
-        if sync and position > self._size:
-            buffers.append(_ahead(start, position - start))
-            written += len(buffers[-1])
-        if position - start <= _JOIN_BYTES:
-            files.pwrite(self._fd, b"".join(buffers), start)
+        written = position - start
+        if written <= _JOIN_BYTES:
+            if sync and position > self._size:
+                buffers.append(_ahead(start, written))
+            written = files.pwrite(self._fd, b"".join(buffers), start, written)
         else:
             files.pwrite_all(self._fd, buffers, start)
-        self._size = max(self._size, written)
+        self._size = max(self._size, start + written)
         if not sync and position - start >= LARGE_BYTES:
             # Or the sync at the end would wait for all of the file.
             files.begin_writing(self._fd, start, position - start)
@@ -264,8 +264,7 @@ class ActiveFile:
         if position + length > self._size:
             if sync:
                 data += _ahead(position, length)
-            files.pwrite(self._fd, data, position)
-            self._size = position + len(data)
+            self._size = position + files.pwrite(self._fd, data, position, length)
         else:
             files.pwrite(self._fd, data, position)
         entry = (BATCH, flags, 0, template.layout, offset, 1, position, length, ts, ts, ts, appended_at, crc)

@@ -93,7 +93,7 @@ def lost_segment(start: int, end: int, version: int, prefix_max_ts: int, appende
 
 
 def look_at_stream(directory: Path, uuid: str, topic: Topic, partition: int) -> Candidate | None:
-    """What a stream file holds, by its index where that is whole, else by its messages; None when it holds nothing."""
+    """What a stream file holds, by its index where that is whole and closes it, else by its messages; None when it holds nothing."""
     path, index_path = stream_paths(directory, uuid)
     wreck = Wreck(path)
     version = _version_of(wreck, topic.schemas)
@@ -104,8 +104,8 @@ def look_at_stream(directory: Path, uuid: str, topic: Topic, partition: int) -> 
     opening = next((entry for entry in index.entries if entry.kind == OPEN), None)
     floor = opening.max_ts if opening is not None else NO_TS
     closing = index.closing
-    if index.whole and opening is not None and (closing is not None or index.end == opening.base):
-        if index.end <= opening.base or closing is None:
+    if index.whole and opening is not None and closing is not None:
+        if index.end <= opening.base:
             return None
         low = min(entry.min_ts for entry in batches)
         segment = Segment(

@@ -11,7 +11,7 @@ from jjq.errors import DamagedSegment
 from jjq.log.format import ENTRY_SIZE
 from jjq.repair import repair
 from tests.crash.checks import open_alone
-from tests.stores import assert_whole, paths
+from tests.stores import assert_whole, paths, roll
 
 VALUES = [b"%d" % i for i in range(12)]
 
@@ -85,3 +85,21 @@ def test_nothing_is_appended_to_a_file_that_is_empty_as_its_index(path: Path) ->
     cut(path, 0, "*.arrows")
     with open_alone(path) as store, pytest.raises(DamagedSegment, match="the index is empty"):
         store.topic("t").push(b"next")
+
+
+@pytest.mark.parametrize("rolled", [False, True], ids=["active", "rolled"])
+@pytest.mark.parametrize("entries", [1, 2, len(VALUES)])
+def test_a_catalog_made_again_knows_the_records_that_it_no_longer_names(entries: int, rolled: bool, path: Path) -> None:
+    """An append does not sync it, so of a young file a power cut may leave one that names none."""
+    if rolled:
+        with open_alone(path) as store:
+            roll(store, "t")
+    [index] = [each for each in paths(path, "*.index") if each.stat().st_size > 2 * ENTRY_SIZE]
+    os.truncate(index, entries * ENTRY_SIZE)
+    for each in path.glob("catalog.db*"):
+        each.unlink()
+    repair(path)
+    with open_alone(path) as store:
+        assert store.topic("t").read().read_all()["value"].to_pylist() == VALUES
+        store.topic("t").push(b"next")
+        assert_whole(store)

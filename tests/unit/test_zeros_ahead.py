@@ -9,6 +9,7 @@ import pytest
 
 import jjq
 from jjq.errors import JjqError
+from jjq.log.format import ENTRY_SIZE
 from tests.stores import assert_whole, end_of, roll
 
 VALUES = [b"%d" % i for i in range(40)]
@@ -139,6 +140,19 @@ def test_after_a_reboot_a_file_with_nothing_but_zeros_behind_its_end_stays(
         assert values(topic) == [*VALUES, b"next"]
         assert (active(topic) == path) == (left == b"")
         assert_whole(opened)
+
+
+def test_a_store_that_cannot_be_written_counts_its_messages_after_a_reboot(
+    store: jjq.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = active(filled(store))
+    end = end_of(path)
+    store.close()
+    os.truncate(path.with_suffix(".index"), ENTRY_SIZE)
+    monkeypatch.setattr("jjq.store.boot_id", lambda: "another")
+    with jjq.open(store.path, read_only=True) as opened:
+        assert values(opened.topic("t")) == VALUES
+        assert opened.topic("t").describe()["bytes"] == end
 
 
 def test_a_link_to_another_store_in_the_place_of_this_one_is_noticed(tmp_path: Path) -> None:

@@ -129,7 +129,11 @@ class LogReader(Ends):
         except FileNotFoundError:
             self._check_moved_on(row)
             return None
-        last = last_entry(index_path)
+        if row.boot_id == self._boot_id:
+            last = last_entry(index_path)
+        else:  # the index may lag behind
+            with self.live.reader(row) as reader:
+                last = reader.last()
         return size if last is None else min(size, last.end_position)
 
     # --- planning ----------------------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ def test_a_push_ends_with_an_error_where_the_index_was_cut_short(store: jjq.Stor
     """It had looked again and again whether others had put that right, with the partition's lock in its hands."""
     topic, _ = begin(store, "always")
     os.truncate(next((store.path / "topics" / topic.id / "0").glob("*.index")), entries * ENTRY_SIZE)
-    with pytest.raises(jjq.DamagedSegment, match="cut short while it was open; run `jjq repair`"):
+    with pytest.raises(jjq.DamagedSegment, match="was longer before; run `jjq repair`"):
         topic.push(b"lost")
 
 

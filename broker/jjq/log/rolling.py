@@ -15,7 +15,7 @@ from typing import Any
 
 from jjq import files
 from jjq.clock import now_us
-from jjq.errors import StoreError
+from jjq.errors import DamagedSegment, StoreError
 from jjq.log.active import LARGE_BYTES, ActiveFile
 from jjq.log.contracts import LogCatalog, LogSettings, PartitionState, TopicFacts
 from jjq.log.recovery import copy_whole, cut_index, lacks_entries, survey
@@ -120,7 +120,11 @@ class Partition:
                     return active
                 active.close_locked("rolled")
                 continue
-            active.refresh_locked()
+            try:
+                active.refresh_locked()
+            except DamagedSegment:
+                self._catalog.partition(self.topic_id, self.partition)  # raises TopicDeleted: its files need not be whole
+                raise
             if active.closed:
                 self._finish_locked(active, now)
             elif active.failed or active.torn_locked():

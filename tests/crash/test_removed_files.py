@@ -1,7 +1,6 @@
 """Files that somebody removes below processes that have them open: nothing is acknowledged that nobody will find, and
 nobody waits for what will not come back."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -12,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 import jjq
-from jjq.log.format import ENTRY_SIZE
 from jjq.repair import repair
 from tests.stores import assert_whole, roll
 
@@ -61,15 +59,6 @@ def test_nothing_is_acknowledged_into_a_file_that_was_removed(
         with pytest.raises(jjq.StoreError, match="removed or replaced") as caught:
             subscriber.seek("earliest")
         assert not caught.value.retryable
-
-
-@pytest.mark.parametrize("entries", [0, 1])
-def test_a_push_ends_with_an_error_where_the_index_was_cut_short(store: jjq.Store, entries: int) -> None:
-    """It had looked again and again whether others had put that right, with the partition's lock in its hands."""
-    topic, _ = begin(store, "always")
-    os.truncate(next((store.path / "topics" / topic.id / "0").glob("*.index")), entries * ENTRY_SIZE)
-    with pytest.raises(jjq.DamagedSegment, match="was longer before; run `jjq repair`"):
-        topic.push(b"lost")
 
 
 @pytest.mark.parametrize("sync", ["always", "interval", "none"])

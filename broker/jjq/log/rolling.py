@@ -123,7 +123,9 @@ class Partition:
             try:
                 active.refresh_locked()
             except DamagedSegment:
-                self._catalog.partition(self.topic_id, self.partition)  # raises TopicDeleted: its files need not be whole
+                self._catalog.partition(
+                    self.topic_id, self.partition
+                )  # raises TopicDeleted: its files need not be whole
                 raise
             if active.closed:
                 self._finish_locked(active, now)

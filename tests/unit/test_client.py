@@ -77,8 +77,8 @@ def test_certificates_go_with_tls_and_together(tmp_path: object) -> None:
 INHERITED = {
     RemoteStore: {"facts", "partition_dir", "segment_files", "listener"},  # of the files, which are not here
     RemoteTopic: {
-        "id", "name", "row", "created_at", "partitions", "schema", "schema_version", "check_partition", "check_size", "check_records",
-        "push", "push_chosen", "push_many", "push_table", "choose", "plain", "stamps", "select", "check_metadata", "plan_read",
+        "id", "name", "row", "created_at", "partitions", "schema", "schema_version", "check_partition", "check_partitions", "check_size",
+        "check_records", "push", "push_chosen", "push_many", "push_table", "choose", "plain", "stamps", "select", "check_metadata", "plan_read",
         "to_pandas", "empty", "pause", "unpause", "append_all", "retry_schema",
     },
     RemoteSubscriber: {"id", "name", "topic", "on_data_loss", "created_at", "polled", "poll_from", "commit_to"},

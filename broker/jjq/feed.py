@@ -155,6 +155,7 @@ class Feed:
     def sleep(self) -> None:
         """Lets go of what was read ahead, and of its segments."""
         self.forget()
+        self._held.clear()  # of what was met by reading ahead, too: it may be another by then
         if self._near is not None:
             self._near.leave()
 

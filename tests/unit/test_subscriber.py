@@ -38,6 +38,19 @@ def expire(store: jjq.Store, topic: jjq.Topic, offset: int, partition: int = 0) 
     store.catalog.advance_start(topic.id, partition, offset, [], now_us())
 
 
+def test_a_loss_that_waited_behind_other_records_is_looked_at_again_after_a_sleep(store: jjq.Store) -> None:
+    topic = store.create_topic("t", partitions=2, sync="none")
+    subscriber = store.create_subscriber("t", "s")
+    topic.push_many([b"lost", b"lost later"], partition=1)
+    expire(store, topic, 1, partition=1)
+    topic.push_many([b"x", b"y"], partition=0)
+    assert [each.value for each in subscriber.poll(1)] == [b"x"]
+    expire(store, topic, 2, partition=1)
+    subscriber.sleep()
+    with pytest.raises(jjq.DataLoss, match="earliest left is 2"):
+        poll_all(subscriber, [])
+
+
 def begin_lineage(store: jjq.Store, topic: jjq.Topic, start: int, partition: int = 0) -> None:
     """What recovery notes when a power cut may have moved the end back to `start`."""
     row = store.catalog.partition(topic.id, partition)

@@ -59,15 +59,14 @@ class Holder:
             return
         with contextlib.suppress(OSError):
             files.unlink(self._path)
-        files.close(self._fd)
-        self._fd = -1
+        self.forget()
         reap(self._store, self.topic)
 
     def forget(self) -> None:
         """In a forked child: the hold is the parent's."""
-        if self._fd >= 0:
-            files.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            files.close(fd)
 
 
 def holders_dir(store: Store, topic_id: str) -> Path:

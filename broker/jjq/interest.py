@@ -86,9 +86,10 @@ class Interest:
 
     def forget(self) -> None:
         """In a forked child: what was announced is the parent's."""
-        if self._fd >= 0:
-            files.close(self._fd)
+        fd = self._fd
         self.id, self._fd = None, -1
+        if fd >= 0:
+            files.close(fd)
 
 
 def subscriptions(store: Store) -> list[tuple[set[str], dict[str, re.Pattern[str]]]]:

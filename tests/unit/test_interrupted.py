@@ -13,8 +13,11 @@ import pytest
 
 import jjq
 from jjq import files, wake
+from jjq.log.active import ActiveFile
 from jjq.log.partition import PartitionLog
+from jjq.log.stream import StreamReader
 from jjq.wake import Listener, wait_for
+from tests.stores import roll
 
 ENDINGS = (PartitionLog._tell, PartitionLog._hand_over, PartitionLog._unlock)
 
@@ -106,6 +109,45 @@ def test_others_go_on_after_an_interrupt(
         assert sorted(topic.read().read_all()["value"].to_pylist()) == sorted(
             [b"first", b"leads", b"main", b"other", b"follows", b"last"]
         )
+
+
+@pytest.mark.parametrize(
+    ("code", "line"), places(PartitionLog.forget_active, ActiveFile.close_descriptors, StreamReader.close), ids=named
+)
+def test_after_an_interrupt_nobody_uses_or_closes_again_a_file_that_was_closed(
+    code: CodeType, line: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, again = files.close, []
+
+    def close(fd: int) -> None:
+        try:
+            real(fd)
+        except OSError:
+            again.append(fd)
+            raise
+
+    with jjq.open(tmp_path, maintenance=False) as store, jjq.open(tmp_path, maintenance=False) as other:
+        topic = store.create_topic("t")
+        topic.push(b"first")
+        assert topic.offsets()[0].end == 1
+        roll(other, "t")
+        monkeypatch.setattr(files, "close", close)
+        before = sys.gettrace()
+        sys.settrace(at_first(code, line))
+        try:  # both meet a file that has been closed
+            topic.push(b"second")
+            topic.offsets()
+        except KeyboardInterrupt:
+            interrupted = True
+        else:
+            interrupted = False
+        finally:
+            sys.settrace(before)
+        assert interrupted
+        topic.push(b"third")
+        assert topic.offsets()[0].end == topic.read().read_all().num_rows
+        assert topic.read().read_all()["value"].to_pylist() in ([b"first", b"third"], [b"first", b"second", b"third"])
+    assert not again
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")

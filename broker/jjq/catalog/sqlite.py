@@ -220,9 +220,9 @@ class SqliteDriver:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
-            if self._lock_fd >= 0:
-                files.close(self._lock_fd)
-                self._lock_fd = -1
+            fd, self._lock_fd = self._lock_fd, -1
+            if fd >= 0:
+                files.close(fd)
             if self._copy is not None:
                 self._copy.cleanup()
                 self._copy = None

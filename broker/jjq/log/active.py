@@ -108,11 +108,12 @@ class ActiveFile:
         return cls(directory, uuid, fd, index_fd)
 
     def close_descriptors(self) -> None:
-        for fd in (self._fd, self._index_fd):
+        open_ones = self._fd, self._index_fd
+        self._fd = self._index_fd = -1  # first: what is closed again after an interrupt may be another file by then
+        for fd in open_ones:
             if fd >= 0:
                 with contextlib.suppress(OSError):
                     files.close(fd)
-        self._fd = self._index_fd = -1
 
     @property
     def rows(self) -> int:

@@ -40,8 +40,8 @@ class LiveFiles:
             # What was surveyed without the index counts until a process that may write has recovered the file.
             if reader is None or (reader.path.stem, reader.surveyed) != (row.active, row.boot_id != self._boot_id):
                 if reader is not None:
+                    del self._readers[row.partition]  # first: after an interrupt nobody must come upon a closed one
                     reader.close()
-                    del self._readers[row.partition]
                 reader = self._open_stream(row.partition, row.active, row.active_schema, row)
                 self._readers[row.partition] = reader
             yield reader

@@ -286,10 +286,10 @@ class Partition:
                 files.pwrite(self._lock_fd, b"\0", 0)
 
     def forget_active(self) -> None:
-        if self._active is not None:
-            self._active.close_descriptors()
-            self._active = None
+        active, self._active = self._active, None  # first: after an interrupt nobody must come upon a closed one
         self._settings = None
+        if active is not None:
+            active.close_descriptors()
 
     # --- recovery ----------------------------------------------------------------------------------------------------
 
@@ -341,9 +341,9 @@ class Partition:
     def close(self) -> None:
         with self._leader:
             self.forget_active()
-            if self._lock_fd >= 0:
-                files.close(self._lock_fd)
-                self._lock_fd = -1
+            fd, self._lock_fd = self._lock_fd, -1
+            if fd >= 0:
+                files.close(fd)
 
     def after_fork(self) -> None:
         """In a forked child: closing the descriptors leaves the parent's locks alone, unlocking would not."""

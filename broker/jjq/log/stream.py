@@ -109,11 +109,12 @@ class StreamReader:
         return self._given is not None
 
     def close(self) -> None:
-        for fd in (self._fd, self._index_fd):
+        open_ones = self._fd, self._index_fd
+        self._fd = self._index_fd = -1  # first: what is closed again after an interrupt may be another file by then
+        self._map = None
+        for fd in open_ones:
             if fd >= 0:
                 files.close(fd)
-        self._fd = self._index_fd = -1
-        self._map = None
 
     def __del__(self) -> None:
         """One that is shared is closed when the last of its users has let go of it."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import jjq
@@ -148,6 +149,23 @@ def test_after_an_interrupt_nobody_uses_or_closes_again_a_file_that_was_closed(
         assert topic.offsets()[0].end == topic.read().read_all().num_rows
         assert topic.read().read_all()["value"].to_pylist() in ([b"first", b"third"], [b"first", b"second", b"third"])
     assert not again
+
+
+@pytest.mark.parametrize(("code", "line"), places(PartitionLog._named_locked), ids=named)
+def test_after_an_interrupt_in_a_commit_pushes_go_on(code: CodeType, line: int, tmp_path: Path) -> None:
+    with jjq.open(tmp_path, maintenance=False) as store, jjq.open(tmp_path, maintenance=False) as other:
+        topic = store.create_topic("t")
+        topic.push(b"first")
+        roll(other, "t")
+        before = sys.gettrace()
+        sys.settrace(at_first(code, line))
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                topic.push_table(pa.table({"value": [b"second"]}), writer_id="w", batch_id=1)
+        finally:
+            sys.settrace(before)
+        topic.push(b"third")
+        assert topic.read().read_all()["value"].to_pylist() == [b"first", b"third"]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")

@@ -240,8 +240,9 @@ class Partition:
         active = self._active
         if active is None or active.uuid != row.active:
             self.forget_active()
-            active = self._active = self._open_active(row)
-            self._settings = self._facts.settings()
+            settings = self._facts.settings()
+            active = self._open_active(row)
+            self._active, self._settings = active, settings  # both, or after an interrupt neither
         active.refresh_locked()
         return active
 

@@ -391,7 +391,8 @@ class Subscriber:
             return
         if self.on_data_loss != "skip":
             if not feed.hold(partition, loss):
-                raise loss
+                on = f"store.subscriber({self.name!r}).seek({{{partition}: {loss.earliest}}}) goes on from there"
+                raise DataLoss(f"{loss.message}; {on}", **loss.details) from None
             return
         target = (loss.earliest, self._topic.reader.offsets(partition).lineage)
         if (

@@ -29,6 +29,7 @@ _SAID = (
         "Give each its own --writer; `jjq writer",
     ),
 )
+_SEEK = re.compile(r"store\.subscriber\('([^']*)'\)\.seek\(\{(\d+): (\d+)\}\)")
 _HANDLE = re.compile(
     r"; use it with store\.subscriber\('[^']*'\)|; get it again with store\.topic\('[^']*'\), if it was made again"
 )
@@ -38,4 +39,5 @@ def for_command_line(message: str) -> str:
     """An error's message in the words of the command line."""
     for python, typed in _SAID:
         message = message.replace(python, typed)
+    message = _SEEK.sub(r"`jjq subscriber seek \1 \2=\3`", message)
     return _HANDLE.sub("", message)

@@ -110,9 +110,14 @@ def _moments(values: Sequence[Any], kind: pa.DataType) -> None:
                 raise TypeError(f"{value!r} is a text; a time is a datetime, or microseconds since the epoch")
             others.append(value)
         elif (value.tzinfo is None) is zoned:
-            raise ValueError(f"{value} has {'no' if zoned else 'a'} time zone")
+            zone = (
+                "no time zone; give it the one that it is of"
+                if zoned
+                else "a time zone; times of this column have none"
+            )
+            raise _refused(value, f"has {zone}")
         elif type(value) is not datetime and _nanoseconds(value):
-            raise ValueError(f"{value} has nanoseconds")
+            raise _refused(value, "has nanoseconds")
     if others:
         _whole(others, kind)
         for value in others if kind.unit == "us" else ():
@@ -127,10 +132,17 @@ def _nanoseconds(value: Any) -> Any:
     return getattr(value, "nanosecond", None) or getattr(value, "nanoseconds", None)
 
 
+def _refused(value: datetime, why: str) -> ValueError:
+    """Of pandas' NaT, which is a datetime and not itself, nothing else is wrong than that it is none."""
+    return ValueError("NaT is no time; null is None" if value != value else f"{value} {why}")
+
+
 def _days(values: Sequence[Any], kind: pa.DataType) -> None:
-    moment = next((value for value in values if isinstance(value, datetime)), None)
-    if moment is not None:
-        raise ValueError(f"{moment} has a time of day; take its date()")
+    for value in values:
+        if isinstance(value, datetime):
+            raise _refused(value, "has a time of day; take its date()")
+        if isinstance(value, str):
+            raise TypeError(f"{value!r} is a text; a day is a date, or days since the epoch")
     _whole(values, kind)
 
 

@@ -257,10 +257,12 @@ def cast(column: Any, kind: pa.DataType, name: str) -> Any:
         column = decoded(column)
         if not same_kind(column.type, kind):
             is_ = pa.types
-            zone = is_.is_timestamp(column.type) and is_.is_timestamp(kind)
-            raise pa.ArrowInvalid(
-                "one has a time zone and the other has none" if zone else f"cast it to {kind} before, if that is meant"
-            )
+            if is_.is_timestamp(column.type) and is_.is_timestamp(kind):
+                change = "give it the one that it is of" if kind.tz else "take it off"
+                raise pa.ArrowInvalid(
+                    f"one has a time zone and the other has none; {change} before (pandas: dt.tz_localize)"
+                )
+            raise pa.ArrowInvalid(f"cast it to {kind} before, if that is meant")
         return narrowed(column, kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise SchemaMismatch(f"column {name!r} of type {column.type} does not fit {kind}: {error}") from error

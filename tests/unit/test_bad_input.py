@@ -408,6 +408,8 @@ CHANGED: list[tuple[str, Any, str]] = [
     ("s", 5, "takes string: got 'int'"), ("d", (1 << 53) + 1, "column 'd'"), ("d", True, "no numbers"), ("day", NAIVE, "time of day"),
     ("day", pd.Timestamp(NAIVE), "time of day"), ("at", NAIVE, "no time zone"), ("at", 1.5, "no whole number"),
     ("at", pd.Timestamp(1, tz="UTC"), "nanoseconds"), ("wall", AWARE, "a time zone"),
+    ("at", pd.NaT, "NaT is no time; null is None"), ("wall", pd.NaT, "NaT is no time"), ("day", pd.NaT, "NaT is no time"),
+    ("day", "2013-01-01", "a text; a day is a date"),
     ("took", pd.Timedelta(1), "nanoseconds"), ("de", Decimal("1.234"), "column 'de'"), ("list", [1, 2.7], "2.7 is no"),
     ("list", np.array([1.5]), "1.5 is no"), ("list", "12", "no list"), ("floats", [1e300], "too large"),
     ("r", {"a": 2.5}, "2.5 is no"), ("r", {"a": 1, "c": 2}, "no field 'c'"), ("r", (2.5,), "2.5 is no"),

@@ -31,6 +31,8 @@ def test_what_is_typed_comes_before_the_environment_and_two_places_are_none(cli:
     cli.run("topic", "create", "in-directory", "--store", other)
     assert [each["name"] for each in cli.json("topic", "list", "--store", other)] == ["in-directory"]
     assert "say one of them" in cli.error("topic", "list", "--store", other, "--broker", cli.where, code=2)
+    for option in ("--store", "--broker"):
+        assert f"argument {option}: it is empty; name a place" in cli.error("topic", "list", option, "", code=2)
     cli.environment["JJQ_STORE"] = str(other)
     assert "both in the environment" in cli.error("topic", "list", code=2)
     assert [each["name"] for each in cli.json("topic", "list", "--broker", cli.where)] == ["in-broker"]

@@ -143,15 +143,22 @@ def _show_help(arguments: argparse.Namespace) -> int:
 
 def add_common(parser: argparse.ArgumentParser, store: str = STORE_HELP, broker: bool = True) -> None:
     """A command that asks no broker takes --broker all the same, to say that it needs the directory."""
-    parser.add_argument("--store", metavar="DIR", default=argparse.SUPPRESS, help=store)
+    parser.add_argument("--store", metavar="DIR", type=typed(_place), default=argparse.SUPPRESS, help=store)
     parser.add_argument(
-        "--broker", metavar="URL", default=argparse.SUPPRESS,
+        "--broker", metavar="URL", type=typed(_place), default=argparse.SUPPRESS,
         help="or the broker that serves it, as jjq://host:4750 (default: $JJQ_BROKER); its token is in $JJQ_TOKEN"
         if broker else argparse.SUPPRESS,
     )  # fmt: skip
     parser.add_argument(
         "--json", action="store_true", default=argparse.SUPPRESS, help="answers, and errors, as JSON"
     )  # fmt: skip
+
+
+def _place(text: str) -> str:
+    """What is typed: an empty text, as of a variable that is not set, is not taken for the place that the environment names."""
+    if not text:
+        raise InvalidArgument("it is empty; name a place, or leave the option out for the default")
+    return text
 
 
 def broker_url(arguments: argparse.Namespace) -> str | None:

@@ -33,7 +33,7 @@ _SYNONYMS = {
     "maxrecords": "count maxoffsetspertrigger", "number": "count", "f": "follow format", "watch": "follow interval", "tail": "follow tail",
     "wait": "timeout follow", "timeoutms": "timeout", "block": "timeout", "p": "partition partitions",
     "fields": "columns column", "select": "columns", "schema": "column schemafrom", "k": "key", "keyfield": "key keycolumn",
-    "keycol": "keycolumn key", "partitionkey": "keycolumn key", "numpartitions": "partitions", "shards": "partitions",
+    "key": "keycolumn", "keycol": "keycolumn key", "partitionkey": "keycolumn key", "numpartitions": "partitions", "shards": "partitions",
     "separator": "delimiter", "sep": "delimiter", "out": "output", "outputformat": "output", "pretty": "output",
     "force": "yes", "y": "yes", "ifnotexists": "existok", "retentionms": "retention", "ttl": "retention expires",
     "maxage": "retention", "maxbytes": "retentionbytes", "visibilitytimeout": "acktimeout", "msgtimeout": "acktimeout",

@@ -89,6 +89,8 @@ def test_the_spelling_comes_before_the_table_and_the_table_before_what_is_near()
     assert meant("Time-Out", ["timeout", "time_out_s"]) == ["timeout"]
     assert meant("since", ["--json", "--start"]) == ["--start"]
     assert meant("since", ["--json"]) == []
+    assert meant("key", ["--key", "--columns"]) == ["--key"]
+    assert meant("key", ["topic", "keyColumn"]) == ["keyColumn"]
 
 
 # --- the help --------------------------------------------------------------------------------------------------------

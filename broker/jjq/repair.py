@@ -54,7 +54,7 @@ def repair(path: str | os.PathLike[str], progress: Progress | None = None) -> Re
     """
     root = Path(path).absolute()
     if not (root / "jjq.json").exists() and not (root / "topics").is_dir():
-        raise StoreNotFound(f"there is no store at {root}")
+        raise StoreNotFound(f"there is no store at {root}; name its directory")
     report = RepairReport(str(root))
     quarantine = Quarantine(root, report)
     with files.translated("repair", root):

@@ -189,15 +189,7 @@ def open_store(
     url = broker_url(arguments)
     if url is not None:
         return _connect(url, 30.0 if stays else _PATIENCE_S)
-    path = store_path(arguments)
-    try:
-        return jjq.open(path, create=create, maintenance=stays, create_topics=create_topics)
-    except jjq.StoreNotFound as error:
-        if path.exists() and not path.is_dir():
-            raise
-        raise jjq.StoreNotFound(
-            f"there is no store at {path.absolute()}; name it with --store or JJQ_STORE, or make one with `jjq topic create`"
-        ) from error
+    return jjq.open(store_path(arguments), create=create, maintenance=stays, create_topics=create_topics)
 
 
 def _connect(url: str, retry_s: float) -> jjq.Store:

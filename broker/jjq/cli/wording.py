@@ -21,7 +21,11 @@ _SAID = (
         "Columns are added with `jjq topic alter --add-column NAME:TYPE`",
     ),
     ("make it with create=True", "make it with `jjq channel create`"),
-    ("make one with jjq.open(path) or `jjq topic create`", "make one with `jjq topic create`"),
+    (
+        "make one with jjq.open(path) or `jjq topic create`",
+        "name it with --store or JJQ_STORE, or make one with `jjq topic create`",
+    ),
+    ("; name its directory", "; name it with --store or JJQ_STORE"),
     (", or open it with read_only=True", ""),
     ("batch_id ", "--batch "),
     (

@@ -40,6 +40,15 @@ def resolve_past(topic: Topic, position: Any, *, end: bool = False, partitions: 
         return found
 
 
+def plan_whole(topic: Topic, partition: int, start: int, end: int) -> list[Slice]:
+    """`Topic.plan`; where records are gone, its error says how to read what is left."""
+    try:
+        return topic.plan(partition, start, end)
+    except DataLoss as error:
+        how = "read from 'earliest', or with on_data_loss='skip'"
+        raise DataLoss(f"{error.message}; {how}", **error.details) from None
+
+
 def plan_past(topic: Topic, partition: int, start: int, end: int) -> list[Slice]:
     """`Topic.plan` of what is there; what is gone is logged, once a gap."""
     try:

@@ -68,7 +68,7 @@ def open_store(
     Raises StoreNotFound, StoreFormat (no store, or one of a later version), StoreError.
     """
     given: object = path
-    if not isinstance(given, (str, os.PathLike)) or "\0" in os.fspath(given):
+    if not isinstance(given, (str, os.PathLike)) or "\0" in os.fspath(given) or not os.fspath(given).strip():
         raise InvalidArgument(f"a store is a directory's path, not {shown(path)}")
     if _URL.match(os.fspath(given)):  # as a path it would be a directory named `jjq:` where the program happens to run
         raise InvalidArgument(

@@ -43,7 +43,7 @@ from jjq.schema import (
     first_larger,
     to_bytes,
 )
-from jjq.skipping import check_on_data_loss, plan_past, read_past, resolve_past
+from jjq.skipping import check_on_data_loss, plan_past, plan_whole, read_past, resolve_past
 from jjq.staging import partition_of
 from jjq.start import At, Edge, Last, Parsed, parse_for
 from jjq.values import MOST, each_of, flag, shown, whole
@@ -407,7 +407,7 @@ class Topic:
     ) -> tuple[pa.Schema, tuple[str, ...], list[Slice]]:  # fmt: skip
         """What `read` would read: columns, metadata, slices."""
         fails = check_on_data_loss(on_data_loss) == "error"
-        plan = self.plan if fails else functools.partial(plan_past, self)
+        plan = plan_whole if fails else plan_past
         resolve = self.resolve if fails else functools.partial(resolve_past, self)
         self.catch_up()
         user = self.select(columns)
@@ -416,7 +416,7 @@ class Topic:
         if partitions is not None:
             chosen = self.check_partitions(partitions)
         first, last = resolve(start, partitions=chosen), resolve(end, end=True, partitions=chosen)
-        return user, added, [each for p in chosen for each in plan(p, first[p], max(first[p], last[p]))]
+        return user, added, [each for p in chosen for each in plan(self, p, first[p], max(first[p], last[p]))]
 
     def to_pandas(self, start: Any = "earliest", end: Any = "latest", **options: Any) -> Any:
         """`read` as a pandas DataFrame."""

@@ -204,7 +204,10 @@ def test_what_expired_is_an_error_that_says_where_it_begins(cli: Cli) -> None:
             topic.push(b"%d" % i)
         store.create_subscriber("t", "s")
         store.catalog.advance_start(topic.id, 0, 4, [], now_us())
-    assert "offset 1 was asked for, the earliest left is 4" in cli.error("tail", "t", "--start", "1")
+    said = cli.error("tail", "t", "--start", "1")
+    assert (
+        "offset 1 was asked for, the earliest left is 4; 3 records are gone; add --start earliest, or --on-data" in said
+    )
     assert cli.text("tail", "t", "--start", "earliest") == "4\n5\n6\n"
     assert "the earliest left is 4; 4 records are gone; `jjq subscriber seek s 0=4` goes on from there" in cli.error(
         "pop", "s"

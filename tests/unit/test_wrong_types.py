@@ -136,3 +136,12 @@ def test_an_address_is_no_directory(url: str, tmp_path: Path, monkeypatch: pytes
         with pytest.raises(jjq.InvalidArgument, match=r"jjq\.connect"):
             jjq.open(given)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["", "  "])
+def test_an_empty_path_is_no_directory(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a variable that is not set: the directory in which the program happens to run is not meant."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(jjq.InvalidArgument, match="a store is a directory's path, not '"):
+        jjq.open(path)
+    assert list(tmp_path.iterdir()) == []

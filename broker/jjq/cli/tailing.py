@@ -25,7 +25,7 @@ from jjq.cli.exits import OK
 from jjq.cli.records import add_output, writer_for
 from jjq.model import Record
 from jjq.records import METADATA, to_records
-from jjq.skipping import ON_DATA_LOSS, plan_past, read_past, resolve_past
+from jjq.skipping import ON_DATA_LOSS, plan_past, plan_whole, read_past, resolve_past
 
 _LAST = 10
 _CHUNK = 1000
@@ -112,7 +112,7 @@ def _read(
 ) -> Iterator[Record]:  # fmt: skip
     read = functools.partial(store.read_slices, columns=columns, metadata=METADATA)
     if on_data_loss == "error":
-        batches = read(topic.plan(partition, start, end))
+        batches = read(plan_whole(topic, partition, start, end))
     else:
         batches = read_past(topic, plan_past(topic, partition, start, end), read)
     for batch in batches:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from crc32c import crc32c
@@ -93,27 +95,83 @@ def push_always(run: Run) -> list[Row]:
     ]
 
 
+class Gathered:
+    """Threads of which one writes and syncs for all that wait, and nothing else: what it takes to hand the interpreter over to each."""
+
+    def __init__(self, path: Path, data: bytes) -> None:
+        self._data = data
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT)
+        # Written over, as our files are.
+        os.pwrite(self._file, bytes(len(data) * 64), 0)
+        os.fsync(self._file)
+        self._queue: list[list[Any]] = []
+        self._lock = threading.Lock()
+        self._led: list[Any] | None = None
+
+    def append(self, times: int) -> None:
+        for _ in range(times):
+            wake = threading.Lock()
+            wake.acquire()
+            me = [wake, False]
+            with self._lock:
+                leads = self._led is None
+                if leads:
+                    self._led = me
+                self._queue.append(me)
+            if not leads:
+                wake.acquire()
+            if not me[1]:
+                with self._lock:
+                    taken, self._queue = self._queue, []
+                os.pwrite(self._file, self._data * len(taken), 0)
+                os.fdatasync(self._file)
+                for each in taken:
+                    each[1] = True
+                    if each is not me:
+                        each[0].release()
+            if self._led is me:
+                with self._lock:
+                    self._led = self._queue[0] if self._queue else None
+                    if self._led is not None:
+                        self._led[0].release()
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
 def push_threads(run: Run) -> list[Row]:
     # So many each that starting the threads is a small part of it.
     threads, each, alone = run.amount(64, 4), run.amount(200, 2), run.amount(500, 3)
 
-    def together(log: jjq.Topic) -> None:
-        workers = [threading.Thread(target=push_one, args=(log, each)) for _ in range(threads)]
+    def together(push: Callable[[int], None]) -> None:
+        workers = [threading.Thread(target=push, args=(each,)) for _ in range(threads)]
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
 
-    with run.place() as place, topic(place, "always") as log:
+    with (
+        run.place() as place,
+        topic(place, "always") as log,
+        contextlib.closing(Gathered(place / "bare", bytes(800))) as bare,
+    ):
         figures = run.interleave(
             {
-                "threads": lambda: rate(threads * each, lambda: together(log)),
+                "threads": lambda: rate(threads * each, lambda: together(functools.partial(push_one, log))),
                 "one": lambda: rate(alone, lambda: push_one(log, alone)),
+                "bare": lambda: rate(threads * each, lambda: together(bare.append)),
             },
             rounds=15,
         )
     return [
         Row("push of 100 B, always, 64 threads", "one thread", "/s", figures["threads"], figures["one"], at_least(4)),
+        Row(
+            "64 threads for which one writes and syncs 800 B each",
+            "one thread's push",
+            "/s",
+            figures["bare"],
+            figures["one"],
+        ),
     ]
 
 

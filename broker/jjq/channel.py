@@ -307,9 +307,9 @@ class Channel:
         return chosen
 
     def _settle(self, deliveries: Sequence[Delivery], how: str | None, late: Sequence[Mark], *, ring: bool) -> None:
-        expired = {(mark.partition, offset) for mark in late for offset in mark.offsets()}
+        expired = {(mark.partition, offset, mark.attempts) for mark in late for offset in mark.offsets()}
         for each in deliveries:
-            gone = bool(expired) and (each.record.partition, each.record.offset) in expired
+            gone = bool(expired) and (each.record.partition, each.record.offset, each.attempts) in expired
             each._settled = "expired" if gone else how
         if self._idle:
             self._listener.wake()  # a thread of this process may be waiting for room
@@ -319,7 +319,7 @@ class Channel:
             raise DeliveryExpired(
                 f"{len(expired)} of {len(deliveries)} deliveries of channel {self.name!r} had expired: they timed out and "
                 f"went to another consumer, or the channel was emptied",
-                expired=sorted(expired),
+                expired=sorted({(partition, offset) for partition, offset, _ in expired}),
             )  # fmt: skip
 
     # --- the channel itself ------------------------------------------------------------------------------------------
@@ -446,12 +446,12 @@ class Channel:
 
 
 def _marks(deliveries: Iterable[Delivery]) -> list[Mark]:
-    marks: dict[int, Mark] = {}
+    marks: dict[tuple[int, int], Mark] = {}  # by attempt, too: of a record that timed out there may be an earlier one
     for each in deliveries:
         lease = each._lease
-        mark = marks.get(lease.id)
+        mark = marks.get((lease.id, each.attempts))
         if mark is None:
-            mark = marks[lease.id] = Mark(lease.id, each.attempts, lease.partition, lease.start, 0)
+            mark = marks[lease.id, each.attempts] = Mark(lease.id, each.attempts, lease.partition, lease.start, 0)
         mark.bits |= 1 << (each.record.offset - lease.start)
     return list(marks.values())
 

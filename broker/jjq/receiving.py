@@ -55,8 +55,10 @@ class Receiving:
         error: Exception | None = None
         rows = 0
         count = len(self._lookaheads)
-        for step in range(count):
-            ahead = self._lookaheads[(self._turn + step) % count]
+        step = 0
+        while step < len(self._lookaheads):  # to read on may tell of partitions that are new; they come last
+            ahead = self._lookaheads[(self._turn + step) % count if step < count else step]
+            step += 1
             try:
                 if ahead.rows_from(self._places[ahead.partition]) < want - rows and not self._read_on(ahead):
                     continue

@@ -273,18 +273,20 @@ class ChannelMachine(RuleBasedStateMachine):
 
     def take_in(self, chosen: list[jjq.Delivery], how: str, delay: int, expired: set[Place]) -> None:
         settled = []
+        late = [each for each in chosen if each._settled == "expired"]
+        assert expired == {(each.record.partition, each.record.offset) for each in late}
         for delivery in chosen:
             item = self.items[delivery.record.partition, delivery.record.offset]
             life = next(each for each, other in self.hands if other is delivery)
             current = (item.attempts, item.holder) == (delivery.attempts, life) and item.state in ("out", "waits")
             ran_out = item.due <= self.clock.now or item.state == "waits"
-            if item.place in expired:
+            if delivery in late:
                 # It went on; or it was about to, and somebody has looked.
                 assert not current or (ran_out and (self.gone(item) or item.attempts == MAX_ATTEMPTS or how == "touch"))
             else:
                 assert current, (item, delivery)
                 settled.append(item)
-            if item.place in expired or how != "touch":
+            if delivery in late or how != "touch":
                 self.hands = [each for each in self.hands if each[1] is not delivery]
         for item in settled:
             if how == "ack":

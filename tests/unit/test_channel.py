@@ -12,6 +12,7 @@ import pytest
 import jjq
 from jjq.clock import now_us
 from tests.channels import SECOND, Clock, Consumer, clock, consumer, die, not_before, store, topic, values  # noqa: F401
+from tests.stores import roll
 
 # --- making and finding ----------------------------------------------------------------------------------------------
 
@@ -202,6 +203,34 @@ def test_an_acknowledgement_that_comes_too_late_says_so_and_does_the_rest(consum
     for each in mine[:2]:
         with pytest.raises(jjq.InvalidArgument):
             each.ack()
+
+
+def test_of_two_deliveries_of_a_record_the_later_one_counts(consumer: Consumer, clock: Clock) -> None:
+    handle = consumer(ack_timeout=10)
+    [before] = handle.receive(1)
+    clock.advance(10)
+    [after] = handle.receive(1)
+    assert (values([before, after]), before.attempts, after.attempts) == ([b"a", b"a"], 1, 2)
+    with pytest.raises(jjq.DeliveryExpired, match="1 of 2") as caught:
+        handle.ack_many([before, after])
+    assert caught.value.expired == [(0, 0)]
+    assert (handle.counts().acked, handle.counts().in_flight) == (1, 0)
+    after.ack()  # as it was
+    with pytest.raises(jjq.InvalidArgument):
+        before.ack()
+
+
+def test_what_lies_in_new_partitions_comes_though_records_of_another_one_are_gone(store: jjq.Store) -> None:
+    topic = store.create_topic("t", sync="none")
+    work = store.channel("t", "work", create=True)
+    assert work.receive(1) == []
+    with jjq.open(store.path, maintenance=False) as other:
+        other.alter_topic("t", partitions=2)
+        other.topic("t").push(b"gone", partition=0)
+        roll(other, "t")
+        other.catalog.advance_start(topic.id, 0, 1, [], now_us())
+        other.topic("t").push(b"there", partition=1)
+    assert values(work.receive(1)) == [b"there"]
 
 
 def test_touching_one_record_gives_it_alone_more_time(consumer: Consumer, clock: Clock) -> None:

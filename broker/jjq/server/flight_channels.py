@@ -141,9 +141,8 @@ def settle(
         raise InvalidArgument(f"deliveries are {', '.join(acts)}, not {shown(how)}")
     try:
         acts[how](held.values())
-    except DeliveryExpired as error:
-        late = set(error.expired)
-        gone += [number for number, each in held.items() if (each.record.partition, each.record.offset) in late]
+    except DeliveryExpired:
+        gone += [number for number, each in held.items() if each._settled == "expired"]
     for number in held:
         if how == "touched" and number not in gone:
             found.touch(number)

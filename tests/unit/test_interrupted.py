@@ -48,6 +48,19 @@ def at_first(code: CodeType, line: int) -> Callable[[FrameType, str, Any], Any]:
     return trace
 
 
+def is_interrupted(act: Callable[[], object], code: CodeType, line: int) -> bool:
+    """Does it with an interrupt at that line; whether it came there."""
+    before = sys.gettrace()
+    sys.settrace(at_first(code, line))
+    try:
+        act()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
 @pytest.mark.parametrize(("code", "line"), places(*ENDINGS), ids=named)
 def test_others_go_on_after_an_interrupt(
     code: CodeType, line: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -89,16 +102,8 @@ def test_others_go_on_after_an_interrupt(
         assert leading.wait(30)
         for each in others[1:]:
             each.start()
-        before = sys.gettrace()
-        sys.settrace(at_first(code, line))
-        try:
-            topic.push(b"main")  # leads after the first one, for itself and the other, and hands on to the last
-        except KeyboardInterrupt:
-            interrupted = True
-        else:
-            interrupted = False
-        finally:
-            sys.settrace(before)
+        # It leads after the first one, for itself and the other, and hands on to the last.
+        interrupted = is_interrupted(lambda: topic.push(b"main"), code, line)
         for each in others:
             each.join(30)
         assert not any(each.is_alive() for each in others)
@@ -133,18 +138,8 @@ def test_after_an_interrupt_nobody_uses_or_closes_again_a_file_that_was_closed(
         assert topic.offsets()[0].end == 1
         roll(other, "t")
         monkeypatch.setattr(files, "close", close)
-        before = sys.gettrace()
-        sys.settrace(at_first(code, line))
-        try:  # both meet a file that has been closed
-            topic.push(b"second")
-            topic.offsets()
-        except KeyboardInterrupt:
-            interrupted = True
-        else:
-            interrupted = False
-        finally:
-            sys.settrace(before)
-        assert interrupted
+        # Both meet a file that has been closed.
+        assert is_interrupted(lambda: (topic.push(b"second"), topic.offsets()), code, line)
         topic.push(b"third")
         assert topic.offsets()[0].end == topic.read().read_all().num_rows
         assert topic.read().read_all()["value"].to_pylist() in ([b"first", b"third"], [b"first", b"second", b"third"])
@@ -157,13 +152,8 @@ def test_after_an_interrupt_in_a_commit_pushes_go_on(code: CodeType, line: int, 
         topic = store.create_topic("t")
         topic.push(b"first")
         roll(other, "t")
-        before = sys.gettrace()
-        sys.settrace(at_first(code, line))
-        try:
-            with pytest.raises(KeyboardInterrupt):
-                topic.push_table(pa.table({"value": [b"second"]}), writer_id="w", batch_id=1)
-        finally:
-            sys.settrace(before)
+        second = pa.table({"value": [b"second"]})
+        assert is_interrupted(lambda: topic.push_table(second, writer_id="w", batch_id=1), code, line)
         topic.push(b"third")
         assert topic.read().read_all()["value"].to_pylist() == [b"first", b"third"]
 
@@ -183,14 +173,7 @@ def test_after_an_interrupt_somebody_reads_what_the_kernel_tells(
     interrupted = 0
     for code, line in places(wake._Watcher._leave):
         watcher._led = not led
-        before = sys.gettrace()
-        sys.settrace(at_first(code, line))
-        try:
-            wait_for(lambda: None, 0.001, listener)
-        except KeyboardInterrupt:
-            interrupted += 1
-        finally:
-            sys.settrace(before)
+        interrupted += is_interrupted(lambda: wait_for(lambda: None, 0.001, listener), code, line)
         assert watcher._led is not led
         assert not watcher._following
         watcher._led = False

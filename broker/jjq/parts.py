@@ -60,8 +60,8 @@ class StoreParts(ABC):
     def log(self, topic_id: str, partition: int) -> PartitionLog:
         log = self._logs.get((topic_id, partition))
         if log is None:
-            self.check_open(write=True)
             with self._mutex:
+                self.check_open(write=True)
                 prefix = f"topics/{topic_id}/{partition}/"
                 log = self._logs.setdefault(
                     (topic_id, partition),
@@ -71,8 +71,6 @@ class StoreParts(ABC):
                         self._unsynced,
                     ),
                 )  # fmt: skip
-        if self._closed:
-            self.check_open()
         return log
 
     def reader(self, topic_id: str, name: str) -> LogReader:

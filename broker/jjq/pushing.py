@@ -11,7 +11,7 @@ import pyarrow as pa
 from jjq.clock import now_us
 from jjq.deferral import Delay, defer_all, delay_us
 from jjq.errors import DamagedSegment, DataLoss, Forbidden, InvalidArgument, OffsetOutOfRange
-from jjq.log.requests import TEMPLATE_ROWS, Append
+from jjq.log.requests import OVERHEAD_BYTES, TEMPLATE_ROWS, Append
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Commit, PositionRange, Positions, StagedFile
 from jjq.schema import (
@@ -232,7 +232,7 @@ def request(
         if plain is not None:
             batch, size = plain
             topic.check_size(size, _most_bytes(topic), "the batch")
-            return Append(topic.schema_version, batch=batch, stamps=stamps, size=size + 400)
+            return Append(topic.schema_version, batch=batch, stamps=stamps, size=size + OVERHEAD_BYTES)
         # In passes over the whole list: a loop over the records would cost as much as writing them.
         kinds = set(map(type, values))
         if not kinds <= {bytes, NoneType}:
@@ -250,7 +250,7 @@ def request(
             topic.check_size(max(long), limit, "the headers of a record")
             size += sum(long)
         topic.check_size(size, _most_bytes(topic), "the batch")
-        return Append(topic.schema_version, keys, values, headers, stamps=stamps, size=size + 400)
+        return Append(topic.schema_version, keys, values, headers, stamps=stamps, size=size + OVERHEAD_BYTES)
     table = topic.retry_schema(lambda: rows_to_table(values, topic.schema))
     topic.check_size(table.nbytes, _most_bytes(topic), "the batch")
     batch = pa.RecordBatch.from_arrays(
@@ -262,4 +262,4 @@ def request(
         schema=pushed(table.schema),
     )
     topic.check_records([each for each in batch.columns if each.null_count < len(values)], limit)
-    return Append(topic.schema_version, batch=batch, stamps=stamps, size=batch.nbytes + 400)
+    return Append(topic.schema_version, batch=batch, stamps=stamps, size=batch.nbytes + OVERHEAD_BYTES)

@@ -157,6 +157,7 @@ class Store(StoreParts):
             self._closed = True
             syncer, self._syncer = self._syncer, None
             caretaker, self._caretaker = self._caretaker, None
+            logs, self._logs = self._logs, {}  # who asks for one from now on is told that the store is closed
         for listener in list(self._listeners):
             listener.wake()  # whoever waits looks, and finds the store closed
         with contextlib.ExitStack() as rest:  # each part is closed though another fails
@@ -166,7 +167,7 @@ class Store(StoreParts):
             for reader in self._readers.values():
                 rest.callback(reader.close)
             rest.callback(self.hot.close)
-            for log in self._logs.values():
+            for log in logs.values():
                 rest.callback(log.close)
             if syncer is not None:
                 rest.callback(syncer.stop)

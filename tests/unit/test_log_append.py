@@ -13,7 +13,7 @@ import jjq
 from jjq.errors import StoreError, TopicDeleted
 from jjq.log import active
 from jjq.log.format import ENTRY_SIZE
-from jjq.log.requests import Append
+from jjq.log.requests import TEMPLATE_ROWS, Append, MorePartitions, OneValue, Request
 from tests.crash.faults import Disk, Operation
 
 US = 1_700_000_000_000_000
@@ -47,6 +47,47 @@ def test_a_push_to_a_topic_whose_files_are_gone_says_that_it_was_deleted(store: 
         assert not topic.directory(0).exists()
     with pytest.raises(TopicDeleted):
         topic.push(b"late")
+
+
+def test_whatever_waits_together_is_there_in_its_order_and_each_is_told_its_offset(store: jjq.Store) -> None:
+    topic = store.create_topic("t")
+    log = store.log(topic.id, 0)
+    many = [b"%d" % i for i in range(TEMPLATE_ROWS + 1)]
+    requests: list[Request] = [
+        OneValue(b"a", 0),
+        OneValue(b"b", 1),
+        Append(1, (b"key",), (None,)),
+        Append(1, (None, b""), (b"", b"c"), headers=[[("h", b"1")], None]),
+        Append(1, (None,), (b"marked",), producer=b"p", sequence=1),
+        Append(1, [None] * len(many), many),
+        OneValue(b"", 0),
+        Append(1, (None,), (b"d",)),
+        Append(1, (None,), (b"e",)),
+    ]
+    with log._leader:
+        log._write(requests)
+    assert [each.offset for each in requests] == [0, 1, 2, 3, 5, 6, 263, 264, 265]
+    assert [each.error for each in requests] == [None] * len(requests)
+    rows = topic.read(metadata=["_offset", "_timestamp", "_key", "_headers"]).read_all()
+    assert rows["_offset"].to_pylist() == list(range(266))
+    assert rows["value"].to_pylist() == [b"a", b"b", None, b"", b"c", b"marked", *many, b"", b"d", b"e"]
+    assert rows["_key"].to_pylist() == [None, None, b"key", None, b"", *[None] * 261]
+    assert [i for i, each in enumerate(rows["_headers"].to_pylist()) if each] == [3]
+    assert {each.timestamp for each in requests} == set(rows["_timestamp"].cast(pa.int64()).to_pylist())
+    [segment] = topic.segments()
+    # Those that are alike share a message: a, b; the key's; the headers' with it; one marked; one too large; the empty one; d, e.
+    assert sum(1 for _ in pa.ipc.open_stream((store.path / segment.path).read_bytes()[: segment.bytes])) == 6
+
+
+def test_of_requests_that_chose_among_fewer_partitions_only_those_are_refused(store: jjq.Store) -> None:
+    topic = store.create_topic("t", partitions=2)
+    log = store.log(topic.id, 0)
+    requests = [OneValue(b"a", 2), OneValue(b"late", 1), OneValue(b"b", 0)]
+    with log._leader:
+        log._write(list(requests))
+    assert [type(each.error) for each in requests] == [type(None), MorePartitions, type(None)]
+    assert [each.offset for each in requests] == [0, -1, 1]
+    assert topic.read(partitions=[0]).read_all()["value"].to_pylist() == [b"a", b"b"]
 
 
 class FullAfterAnEntry(Disk):

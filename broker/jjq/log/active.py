@@ -268,8 +268,10 @@ class ActiveFile:
             self._size = position + files.pwrite(self._fd, data, position, length)
         else:
             files.pwrite(self._fd, data, position)
-        entry = (BATCH, flags, 0, template.layout, offset, 1, position, length, ts, ts, ts, appended_at, crc)
-        self._count_locked(fmt.pack_entry(entry), sync)
+        entry = fmt.ENTRY.pack(
+            BATCH, flags, 0, template.layout, offset, 1, position, length, ts, ts, ts, appended_at, crc
+        )
+        self._count_locked(fmt.whole_entry(entry), sync)
         self.end, self.length, self.crc = offset + 1, position + length, crc
         self.appended_at = appended_at
         self.run_max_ts = ts

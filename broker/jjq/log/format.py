@@ -32,6 +32,7 @@ _ACTIVE_CRC = struct.Struct("<2xI")
 _ACTIVE_CHARS = (_ACTIVE.size + _ACTIVE_CRC.size) * 4 // 3
 _CRC_CHARS = 8
 _NO_CRC = b"A" * _CRC_CHARS
+_CRC_IN_PLACE = struct.Struct(f"{_CRC_CHARS}s")
 _JOIN_BYTES = 16 << 10  # a part of a body that is larger is not copied to join it with others
 _PADDING = [bytes(length) for length in range(8)]
 _UNCOMPRESSED = pa.ipc.IpcWriteOptions()  # without options pyarrow asks the environment, four times a message
@@ -195,8 +196,8 @@ OPEN, BATCH, CLOSE, SYNC = 1, 2, 3, 4
 SYNCED = 1  # flag: everything up to this entry was on disk when the entry was written
 CLOSE_REASONS = ("rolled", "linked", "altered", "emptied", "deleted", "failed", "torn", "recovered")
 
-_ENTRY = struct.Struct("<BBHIqqqqqqqqI")
-ENTRY_SIZE = _ENTRY.size + 4
+ENTRY = struct.Struct("<BBHIqqqqqqqqI")  # without its own CRC
+ENTRY_SIZE = ENTRY.size + 4
 _ENTRY_WITH_CRC = struct.Struct("<BBHIqqqqqqqqI4x")
 
 # The state of a CRC32C after any bytes followed by their own CRC. Entries begin from it, so that one pass over a run of
@@ -207,8 +208,12 @@ _END = struct.Struct("<i")
 
 
 def pack_entry(entry: tuple[int, ...]) -> bytes:
-    payload = _ENTRY.pack(*entry)
-    return payload + crc32c(payload, RESIDUE).to_bytes(4, "little")
+    return whole_entry(ENTRY.pack(*entry))
+
+
+def whole_entry(packed: bytes) -> bytes:
+    """An entry that `ENTRY` has packed, with its CRC."""
+    return packed + crc32c(packed, RESIDUE).to_bytes(4, "little")
 
 
 def entries_hold(data: bytes) -> bool:
@@ -334,12 +339,17 @@ def check_sealed(head: bytes, columns: int) -> SealedField:
 _Column = tuple[int, Any, Any, Any]  # of byte strings: how many are null, and the buffers
 
 
+def _nothing(rows: int) -> _Column:
+    """A column in which every row is null."""
+    return rows, bytes((rows + 7) // 8), bytes(4 * (rows + 1)), b""
+
+
 def _laid_out(column: pa.Array) -> _Column | None:
     """The buffers of a column of byte strings as a message has them; None where it is a part of another."""
     rows, nulls = len(column), column.null_count
     bits, ends, data = column.buffers()
     if column.offset or ends is None or nulls == rows:
-        return (rows, bytes((rows + 7) // 8), bytes(4 * (rows + 1)), b"") if nulls == rows else None
+        return _nothing(rows) if nulls == rows else None
     first, last = _END.unpack_from(ends)[0], _END.unpack_from(ends, 4 * rows)[0]
     if first:
         return None
@@ -447,7 +457,7 @@ class RowsTemplate:
     ) -> bytearray:  # fmt: skip
         """`encode([ts], [None], [value])` with its field placed, head and body together, in a third of the time."""
         packed = _ACTIVE.pack(
-            _MAGIC_ACTIVE, FORMAT_VERSION, partition, 0, topic, base, 1, synced_to, appended_at, *mark
+            _MAGIC_ACTIVE, FORMAT_VERSION, partition, 0, topic, base, 1, synced_to, appended_at, mark[0], mark[1]
         )
         length = len(value)
         padding = -length & 7
@@ -456,13 +466,14 @@ class RowsTemplate:
             a, self._plain_at + length + padding, b, b2a_base64(packed, newline=False), c, length, d, ts, 0, length
         )
         message = bytearray().join((front, value, _PADDING[padding]))
-        at = self._crc_at
-        message[at : at + _CRC_CHARS] = b2a_base64(_ACTIVE_CRC.pack(crc32c(message)), newline=False)
+        _CRC_IN_PLACE.pack_into(message, self._crc_at, b2a_base64(_ACTIVE_CRC.pack(crc32c(message)), newline=False))
         return message
 
     @staticmethod
     def _listed(items: Sequence[bytes | None]) -> _Column:
         nulls = items.count(None)
+        if nulls == len(items):
+            return _nothing(nulls)
         bits = bytearray()
         present: Sequence[bytes] = items  # type: ignore[assignment]
         if nulls:

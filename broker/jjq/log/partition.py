@@ -17,7 +17,7 @@ from jjq.errors import StoreError
 from jjq.log.active import ActiveFile
 from jjq.log.contracts import LogCatalog, TopicFacts
 from jjq.log.format import NO_MARK
-from jjq.log.requests import Append, MorePartitions, encode_all
+from jjq.log.requests import Append, MorePartitions, OneValue, Request, encode_all
 from jjq.log.rolling import Partition
 
 _GROUP_BYTES = 32 << 20  # what one leader writes at once
@@ -31,13 +31,13 @@ class PartitionLog(Partition):
                  unsynced: Callable[[PartitionLog, float], None]) -> None:  # fmt: skip
         super().__init__(directory, topic_id, partition, catalog, facts, boot_id, sidecar, grace_us)
         self._unsynced = unsynced  # told after an append that is to be on disk within so many seconds
-        self._queue: deque[Append] = deque()
+        self._queue: deque[Request] = deque()
         self._queue_lock = threading.Lock()
         self._led: object = None  # what the thread that leads, or has been told to, came with
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
-    def append(self, request: Append) -> None:
+    def append(self, request: Request) -> None:
         """Appends and returns when the request is as durable as the topic promises; threads that wait share a sync.
 
         Raises StoreError when the disk refuses, DamagedSegment, TopicDeleted, MorePartitions; then nothing of the request
@@ -95,14 +95,15 @@ class PartitionLog(Partition):
                 except BaseException:
                     self._hand_over(me)
                     raise
-        request = Append(
-            version, (None,), (value,), size=len(value) + 400, among=among, producer=mark[0], sequence=mark[1]
-        )
+        request: Request = OneValue(value, among)
+        if mark is not NO_MARK:
+            size, (producer, sequence) = request.size, mark
+            request = Append(version, (None,), (value,), size=size, among=among, producer=producer, sequence=sequence)
         self.append(request)
         return request.offset, request.timestamp
 
     def _lead(self) -> None:
-        taken: list[Append] = []
+        taken: list[Request] = []
         try:
             self._take_queue(taken)
             if taken:
@@ -131,7 +132,7 @@ class PartitionLog(Partition):
     # meets nobody, as a request waits once.
 
     @staticmethod
-    def _tell(taken: list[Append]) -> None:
+    def _tell(taken: list[Request]) -> None:
         for each in taken:
             each.done = True
             if each.wake is not None and each.wake.locked():
@@ -147,14 +148,17 @@ class PartitionLog(Partition):
                         following.wake.release()
                 self._led = following
 
-    def _take_queue(self, taken: list[Append]) -> None:
+    def _take_queue(self, taken: list[Request]) -> None:
         """The queue up to the group's limit, oldest first."""
-        size = 0
+        size, queue = 0, self._queue
         with self._queue_lock:
-            while self._queue and (not taken or size + self._queue[0].size <= _GROUP_BYTES):
-                taken.append(self._queue[0])  # first: an interrupt must not leave one in neither
-                self._queue.popleft()
-                size += taken[-1].size
+            while queue:
+                oldest = queue[0]
+                size += oldest.size
+                if taken and size > _GROUP_BYTES:
+                    break
+                taken.append(oldest)  # first: an interrupt must not leave one in neither
+                queue.popleft()
 
     def _write_value(self, value: bytes, among: int, mark: tuple[bytes, int]) -> tuple[int, int]:
         try:
@@ -181,7 +185,7 @@ class PartitionLog(Partition):
             self._unsynced(self, settings.sync_interval_ms / 1000)
         return offset, ts
 
-    def _write(self, requests: list[Append]) -> None:
+    def _write(self, requests: list[Request]) -> None:
         # Encoding needs only the schema, so it is done before the lock; the time is stamped under it.
         settings = self._settings or self._facts.settings()
         groups, messages = encode_all(requests, self._facts, settings.schema_version)
@@ -192,7 +196,8 @@ class PartitionLog(Partition):
             version = settings.schema_version
             assert self._settings is not None
             settings = self._settings
-            late = [each for each in requests if 0 < each.among < settings.partitions]
+            partitions = settings.partitions
+            late = [each for each in requests if 0 < each.among < partitions]
             for each in late:
                 each.error = MorePartitions()
             if late:
@@ -203,7 +208,7 @@ class PartitionLog(Partition):
                 groups, messages = encode_all(requests, self._facts, settings.schema_version)
             stamp = max(now, active.last_ts)
             messages = [
-                message.stamped(stamp) if group.requests[0].stamps is None else message
+                message.stamped(stamp) if group[0].stamps is None else message
                 for message, group in zip(messages, groups, strict=True)
             ]
             offset = active.end
@@ -226,7 +231,7 @@ class PartitionLog(Partition):
             request.timestamp = stamp if request.stamps is None else request.stamps[0]
             offset += request.rows
 
-    def _counted_locked(self, active: ActiveFile, requests: list[Append], end: int, error: OSError) -> list[Append]:
+    def _counted_locked(self, active: ActiveFile, requests: list[Request], end: int, error: OSError) -> list[Request]:
         """After an append to `end` that failed: the requests that are there all the same, because the disk has taken the entries
         of the first messages and not those of the others, which get the error. Raises it where there are none."""
         active.refresh_locked()

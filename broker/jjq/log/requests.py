@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import pyarrow as pa
 
@@ -12,8 +14,8 @@ from jjq.log import format as fmt
 from jjq.log.contracts import TopicFacts
 from jjq.schema import TIMESTAMP, headers_array, null_headers
 
-TEMPLATE_ROWS = 256  # above this pyarrow's fixed cost no longer matters
-_JOIN_ROWS = 4096
+TEMPLATE_ROWS = 256  # above this pyarrow's fixed cost no longer matters, nor that of a message
+OVERHEAD_BYTES = 400  # of a message, beside its values
 
 
 class MorePartitions(Exception):
@@ -45,51 +47,66 @@ class Append:
     done: bool = False
     error: BaseException | None = None
     wake: threading.Lock | None = None
+    rows: int = field(init=False)
+    like: object = field(init=False)  # what those have in common that become one message
 
-    @property
-    def rows(self) -> int:
-        return len(self.values) if self.batch is None else int(self.batch.num_rows)
-
-
-@dataclass(slots=True)
-class Group:
-    """Requests that become one message."""
-
-    requests: list[Append] = field(default_factory=list)
-    rows: int = 0
-
-    def takes(self, request: Append) -> bool:
-        if not self.requests:
-            return True
-        first = self.requests[0]
-        return (
-            (first.batch is None) == (request.batch is None)
-            and (first.stamps is None) == (request.stamps is None)
-            and first.version == request.version
-            and not first.producer
-            and not request.producer
-            and self.rows + request.rows <= _JOIN_ROWS
-        )
+    def __post_init__(self) -> None:
+        batch = self.batch
+        self.rows = len(self.values) if batch is None else int(batch.num_rows)
+        alone = self.producer or self.rows > TEMPLATE_ROWS
+        self.like = self if alone else (batch is None, self.stamps is None, self.version)
 
 
-def encode_all(requests: Sequence[Append], facts: TopicFacts, version: int) -> tuple[list[Group], list[fmt.Encoded]]:
-    groups = [Group()]
-    for request in requests:
-        if not groups[-1].takes(request):
-            groups.append(Group())
-        groups[-1].requests.append(request)
-        groups[-1].rows += request.rows
-    return groups, [_marked(group, _encode(group, facts, version)) for group in groups]
+class OneValue:
+    """An `Append` of one row of nothing but a value, at the broker's time: what most threads bring that wait for a sync.
+
+    Each of them wakes up where the last one has left, often on another processor, so to make and to answer it takes many
+    times what it would alone: hence only what differs from one to the next.
+    """
+
+    __slots__ = ("among", "done", "error", "offset", "size", "timestamp", "value", "wake")
+    rows = 1
+    stamps = None
+    like = "one value"
+
+    def __init__(self, value: bytes, among: int) -> None:
+        self.value = value
+        self.size = len(value) + OVERHEAD_BYTES
+        self.among = among
+        self.offset = -1
+        self.timestamp = 0
+        self.done = False
+        self.error: BaseException | None = None
+        self.wake: threading.Lock | None = None
 
 
-def _marked(group: Group, message: fmt.Encoded) -> fmt.Encoded:
-    first = group.requests[0]
+Request = Append | OneValue
+_like = operator.attrgetter("like")
+
+
+def encode_all(
+    requests: Sequence[Request], facts: TopicFacts, version: int
+) -> tuple[list[list[Request]], list[fmt.Encoded]]:
+    """The requests in groups, and the message that each becomes."""
+    groups = [list(group) for _, group in groupby(requests, _like)]
+    return groups, [_encode(group, facts, version) for group in groups]
+
+
+def _encode(group: list[Request], facts: TopicFacts, version: int) -> fmt.Encoded:
+    values = [each.value for each in group if isinstance(each, OneValue)]
+    if values:
+        template = facts.template(version)
+        assert template is not None
+        return template.encode([0] * len(values), [None] * len(values), values)
+    requests = [each for each in group if isinstance(each, Append)]
+    message = _encode_rows(requests, facts, version)
+    first = requests[0]
     return message._replace(producer=first.producer, sequence=first.sequence) if first.producer else message
 
 
-def _encode(group: Group, facts: TopicFacts, version: int) -> fmt.Encoded:
+def _encode_rows(requests: list[Append], facts: TopicFacts, version: int) -> fmt.Encoded:
     schema = facts.physical(version)
-    requests = group.requests
+    rows = sum(each.rows for each in requests)
     # Broker time is written over later, so that a large batch needs no number a row here.
     broker = requests[0].stamps is None
     stamps = [0] if broker else [ts for request in requests for ts in (request.stamps or ())]
@@ -101,7 +118,7 @@ def _encode(group: Group, facts: TopicFacts, version: int) -> fmt.Encoded:
             encoded = template.encode_batch(batch)
             if encoded is not None:
                 return encoded
-        columns = [stamp_array(stamps, group.rows, broker), *batch.columns]
+        columns = [stamp_array(stamps, rows, broker), *batch.columns]
     else:
         if len(requests) == 1:
             keys, values, headers = requests[0].keys, requests[0].values, requests[0].headers
@@ -112,12 +129,12 @@ def _encode(group: Group, facts: TopicFacts, version: int) -> fmt.Encoded:
             if any(request.headers is not None for request in requests):
                 headers = [h for r in requests for h in (r.headers if r.headers is not None else [None] * r.rows)]
         template = facts.template(version)
-        if headers is None and template is not None and group.rows <= TEMPLATE_ROWS:
-            return template.encode(stamps * group.rows if broker else stamps, keys, values)
+        if headers is None and template is not None and rows <= TEMPLATE_ROWS:
+            return template.encode(stamps * rows if broker else stamps, keys, values)
         columns = [
-            stamp_array(stamps, group.rows, broker),
-            pa.nulls(group.rows, pa.binary()) if keys.count(None) == group.rows else pa.array(keys, pa.binary()),
-            null_headers(group.rows) if headers is None else headers_array(headers),
+            stamp_array(stamps, rows, broker),
+            pa.nulls(rows, pa.binary()) if keys.count(None) == rows else pa.array(keys, pa.binary()),
+            null_headers(rows) if headers is None else headers_array(headers),
             pa.array(values, pa.binary()),
         ]
     return fmt.encode(pa.RecordBatch.from_arrays(columns, schema=schema), min(stamps), max(stamps))

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from jjq import pushing
 from jjq.errors import InvalidArgument
-from jjq.log.requests import Append, MorePartitions
+from jjq.log.requests import OVERHEAD_BYTES, Append, MorePartitions
 from jjq.schema import PLAIN, RAW, cast, conform, header_column, longest_headers, pushed
 from jjq.topic import Topic
 
@@ -84,4 +84,6 @@ def _request(topic: Topic, batch: pa.RecordBatch, stamps: Sequence[int] | None, 
         [keys, headers, *(each.combine_chunks() for each in user.columns)],
         schema=pushed(user.schema),
     )
-    return Append(topic.schema_version, batch=body, stamps=topic.stamps(stamps, body.num_rows), size=body.nbytes + 400)
+    return Append(
+        topic.schema_version, batch=body, stamps=topic.stamps(stamps, body.num_rows), size=body.nbytes + OVERHEAD_BYTES
+    )

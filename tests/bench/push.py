@@ -139,6 +139,17 @@ class Gathered:
         os.close(self._file)
 
 
+@contextlib.contextmanager
+def one_processor() -> Iterator[None]:
+    """The thread inside, and those that it starts, run on one processor."""
+    processors = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(processors)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, processors)
+
+
 def push_threads(run: Run) -> list[Row]:
     # So many each that starting the threads is a small part of it.
     threads, each, alone = run.amount(64, 4), run.amount(200, 2), run.amount(500, 3)
@@ -150,6 +161,10 @@ def push_threads(run: Run) -> list[Row]:
         for worker in workers:
             worker.join()
 
+    def bound(push: Callable[[int], None]) -> None:
+        with one_processor():
+            together(push)
+
     with (
         run.place() as place,
         topic(place, "always") as log,
@@ -159,12 +174,14 @@ def push_threads(run: Run) -> list[Row]:
             {
                 "threads": lambda: rate(threads * each, lambda: together(functools.partial(push_one, log))),
                 "one": lambda: rate(alone, lambda: push_one(log, alone)),
+                "bound": lambda: rate(threads * each, lambda: bound(functools.partial(push_one, log))),
                 "bare": lambda: rate(threads * each, lambda: together(bare.append)),
             },
             rounds=15,
         )
     return [
         Row("push of 100 B, always, 64 threads", "one thread", "/s", figures["threads"], figures["one"], at_least(4)),
+        Row("the same, bound to one processor", "one thread", "/s", figures["bound"], figures["one"]),
         Row(
             "64 threads for which one writes and syncs 800 B each",
             "one thread's push",

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from jjq import files
 from jjq.clock import now_us
-from jjq.errors import DamagedSegment, SubscriberBusy
+from jjq.errors import DamagedSegment, DataLoss, SubscriberBusy
 from jjq.feed import Place
 from jjq.model import PartitionLag
 from jjq.topic import Topic
@@ -53,7 +53,8 @@ def resolve_places(topic: Topic, start: Any, on_data_loss: str) -> dict[int, Pla
     for partition, offset in topic.resolve(start, partitions=list(bounds)).items():
         earliest = bounds[partition].start
         if offset < earliest and on_data_loss != "skip":
-            raise topic.reader.lost(partition, offset, earliest, bounds[partition].end)
+            loss = topic.reader.lost(partition, offset, earliest, bounds[partition].end)
+            raise DataLoss(f"{loss.message}; start at 'earliest' for what is left", **loss.details)
         places[partition] = (max(offset, earliest), bounds[partition].lineage)
     return places
 

@@ -84,11 +84,15 @@ def test_records_gone_unread_are_an_error_that_says_what_is_left(store: jjq.Stor
 
 def test_expired_offsets_cannot_be_started_at(store: jjq.Store, topic: jjq.Topic) -> None:
     expire(store, topic, 7)
-    with pytest.raises(jjq.DataLoss, match="earliest left is 7"):
+    said = "earliest left is 7; 4 records are gone; start at 'earliest' for what is left"
+    with pytest.raises(jjq.DataLoss, match=said) as caught:
         store.create_subscriber("t", "s", start=3)
+    assert caught.value.earliest == 7
+    with pytest.raises(jjq.DataLoss, match=said):
+        store.channel("t", "c", create=True, start=3)
     assert store.subscribers() == []
     subscriber = store.create_subscriber("t", start="latest")
-    with pytest.raises(jjq.DataLoss, match="earliest left is 7"):
+    with pytest.raises(jjq.DataLoss, match=said):
         subscriber.seek(3)
     assert subscriber.positions() == {0: 10}
     assert store.create_subscriber("t", start=3, on_data_loss="skip").positions() == {0: 7}

@@ -8,6 +8,7 @@ from typing import Any
 
 from jjq.values import counted, sized
 
+_REPAIR = "`jjq repair`"
 Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, what is being looked at
 
 
@@ -31,6 +32,10 @@ class Problem:
     path: str | None = None
     start: int | None = None
     end: int | None = None
+
+    def __str__(self) -> str:
+        said = _REPAIR in self.message and self.advice.startswith(f"Run {_REPAIR}")  # by the error that a reader gets
+        return f"{self.code}: {self.message}" if said else f"{self.code}: {self.message}. {self.advice}"
 
 
 @dataclass(slots=True)
@@ -63,7 +68,7 @@ class VerifyReport:
         parts = [(self.topics, "topic"), (self.segments, "segment"), (self.records, "record")]
         counts = ", ".join([*(counted(number, what) for number, what in parts), sized(self.bytes)])
         lines = [f"{self.path}: {state}; {counts}"]
-        lines += [f"{each.code}: {each.message}. {each.advice}" for each in self.problems]
+        lines += [str(each) for each in self.problems]
         lines += [f"note: {each}" for each in self.notes]
         lines += [f"unknown file: {each}" for each in self.unknown]
         return "\n".join(lines)

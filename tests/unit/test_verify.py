@@ -52,6 +52,8 @@ def sql(store: jjq.Store, statement: str, *values: Any) -> None:
 def the_only_problem(store: jjq.Store | Path, code: str) -> Any:
     (problem,) = verify(store).problems
     assert problem.code == code, problem
+    assert str(problem).startswith(f"{code}: {problem.message}")
+    assert str(problem).count("`jjq ") == 1, str(problem)  # what to do, once
     return problem
 
 

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import unquote
 
 from jjq.config import MAX_PARTITIONS
@@ -195,8 +196,10 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
         raise InvalidArgument(
             f"batchId is a whole number from 0 to {LONG_MAX}, such as the one foreachBatch gives, not {shown(batch_text)}"
         )
+    path = _path(given, options, reads=False)
+    _check_checkpoint(options, path)
     return SinkOptions(
-        path=_path(given, options, reads=False),
+        path=path,
         topic=given.get("topic"),
         create_topic=_bool(given, "createTopic", True),
         merge_schema=_bool(given, "mergeSchema", False),
@@ -269,6 +272,20 @@ def _path(given: Mapping[str, str], options: Mapping[str, str], *, reads: bool) 
         f'no store is named: write .option("path", "/data/jjq"){instead}, the directory of the store, or '
         f'.option("broker", "jjq://host:4750"), the broker that serves it'
     )
+
+
+def _check_checkpoint(options: Mapping[str, str], store: str) -> None:
+    """Delta has its checkpoints in its tables. A store would have files in it that it does not know, and could not be made
+    where there is one already."""
+    checkpoint = next((value for name, value in options.items() if name.lower() == "checkpointlocation"), "")
+    place = checkpoint.removeprefix("file://").removeprefix("file:")
+    if not place or "://" in place or isinstance(store, BrokerUrl):
+        return
+    if Path(os.path.realpath(place)).is_relative_to(os.path.realpath(store)):
+        raise InvalidArgument(
+            f"checkpointLocation {shown(checkpoint)} is in the store {shown(store)}, where only the store's own files belong; "
+            "name a directory beside it"
+        )
 
 
 def local(path: str) -> str:

@@ -303,6 +303,17 @@ def test_a_stream_goes_on_when_its_topic_gets_more_partitions_than_it_asks_for(
         run(partitions=4)
 
 
+def test_a_checkpoint_in_the_store_is_refused_before_a_row_is_written(spark: SparkSession, store: jjq.Store) -> None:
+    store.create_topic("t").push(b"1")
+    frame = spark.readStream.format("jjq").options(topic="t").load(str(store.path)).select("value")
+    writing = frame.writeStream.format("jjq").options(topic="out", checkpointLocation=str(store.path / "_checkpoint"))
+    with pytest.raises(
+        (AnalysisException, StreamingQueryException), match=r"is in the store .*; name a directory beside it"
+    ):
+        writing.trigger(availableNow=True).start(str(store.path)).awaitTermination()
+    assert [each.name for each in store.topics()] == ["t"]
+
+
 def test_a_stream_whose_topic_was_deleted_says_so_and_goes_on_in_one_that_is_made(
     spark: SparkSession, store: jjq.Store, tmp_path: Path
 ) -> None:

@@ -358,3 +358,22 @@ def test_the_first_look_up_imports_neither_pandas_nor_the_engine() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert not {"pandas", "numpy", "pyarrow", "sqlite3", "jjq"} & {name.split(".")[0] for name in eval(out)}
+
+
+@pytest.mark.parametrize("form", ["{}", "{}/", "file:{}/_checkpoint", "file://{}/topics/../_checkpoint", "{}/a b"])
+def test_a_checkpoint_in_the_store_is_refused(form: str, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    (tmp_path / "link").symlink_to(store)
+    for named in (store, tmp_path / "link"):
+        with pytest.raises(
+            InvalidArgument, match=r"checkpointLocation .* is in the store .*; name a directory beside it"
+        ):
+            parse_sink({"path": str(store), "topic": "t", "checkpointLocation": form.format(named)})
+
+
+@pytest.mark.parametrize("checkpoint", ["{}-checkpoint", "{}/../checkpoint", "hdfs://h{}/c", "s3a://bucket/c", ""])
+def test_one_elsewhere_is_not(checkpoint: str, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    assert parse_sink({"path": str(store), "topic": "t", "checkpointlocation": checkpoint.format(store)}).topic == "t"
+    broker = {"broker": "jjq://localhost:1", "topic": "t", "checkpointlocation": "c"}
+    assert parse_sink(broker).topic == "t"

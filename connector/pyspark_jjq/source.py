@@ -1,4 +1,4 @@
-"""`format("jjq")`: what Spark asks for by name, and nothing more; each method parses the options and hands on."""
+"""`format("jjq")`: what Spark asks for by name, and nothing more; each method hands on."""
 
 from __future__ import annotations
 
@@ -69,21 +69,15 @@ class DefaultSource(DataSource):
 
     @telling()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from pyspark_jjq.options import parse_sink, tell_ignored
-        from pyspark_jjq.tables import to_write
         from pyspark_jjq.writer import BatchWriter
 
-        options = parse_sink(to_write(self.options, schema))
-        tell_ignored(options.ignored)
-        return BatchWriter(options, schema, overwrite)
+        return BatchWriter(self.options, schema, overwrite)
 
     @telling()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from pyspark_jjq.options import parse_sink
-        from pyspark_jjq.tables import to_write
         from pyspark_jjq.writer import StreamWriter
 
-        return StreamWriter(parse_sink(to_write(self.options, schema)), schema, overwrite)
+        return StreamWriter(self.options, schema, overwrite)
 
     def _parsed(self, given: Mapping[str, str]) -> SourceOptions:
         from pyspark_jjq.options import parse_source, tell_ignored

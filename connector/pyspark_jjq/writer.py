@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from jjq.errors import InvalidArgument, JjqError, StoreNotFound, TopicNotFound
 from jjq.model import check_name
 from pyspark_jjq.columns import Destination, destination
-from pyspark_jjq.options import SinkOptions, tell_ignored
+from pyspark_jjq.options import SinkOptions, parse_sink, tell_ignored
 from pyspark_jjq.stores import open_store, patiently
+from pyspark_jjq.tables import to_write
 from pyspark_jjq.telling import telling
 
 if TYPE_CHECKING:
@@ -130,12 +131,14 @@ class BatchWriter(DataSourceArrowWriter):
     """`df.write`: all rows or none. Counted once only under a writerId and batchId: two writes in one foreachBatch
     see the same query and batch, so those would make the second one vanish."""
 
-    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
-        if overwrite:
+    def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        if overwrite:  # before the options: none would make it right
             raise InvalidArgument(
-                'mode("overwrite") would take records away that subscribers have yet to read; '
-                'use mode("append"), and `jjq topic empty` first if the old records are to go'
+                'overwriting would take records away that subscribers have yet to read; use mode("append"), or INSERT INTO in '
+                "SQL, and `jjq topic empty` first if the old records are to go"
             )
+        options = parse_sink(to_write(given, schema))
+        tell_ignored(options.ignored)
         if (options.writer_id is None) != (options.batch_id is None):
             raise InvalidArgument(
                 "writerId and batchId go together in a batch write: (writerId, batchId) is counted once; "
@@ -168,12 +171,13 @@ class BatchWriter(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     """`df.writeStream`: each micro-batch once, by (query or writerId, batch id), those without rows included."""
 
-    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+    def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise InvalidArgument(
                 'outputMode("complete") writes the whole result anew with each micro-batch, and a topic only grows; '
                 'use outputMode("append") with a watermark, or foreachBatch with writerId and batchId'
             )
+        options = parse_sink(to_write(given, schema))
         if options.batch_id is not None:
             raise InvalidArgument("batchId is for batch writes: in a stream Spark numbers the batches; remove it")
         self.options = options

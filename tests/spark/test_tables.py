@@ -216,7 +216,8 @@ def test_create_table_as_select_says_what_to_write_and_makes_nothing(spark: Spar
 @pytest.mark.parametrize(
     ("sql", "says"),
     [
-        ("INSERT OVERWRITE flights WITH ({options}) VALUES ('B6', 20)", r'mode\("overwrite"\) would take records away'),
+        ("INSERT OVERWRITE flights WITH ({options}) VALUES ('B6', 20)", "overwriting would take .*INSERT INTO in SQL"),
+        ("INSERT OVERWRITE flights VALUES ('B6', 20)", "overwriting would take .*INSERT INTO in SQL"),
         ("TRUNCATE TABLE flights", "does not support truncates"),
         ("DELETE FROM flights WHERE delay = 4", "does not support deletes"),
         ("UPDATE flights SET delay = 0", "UPDATE"),

@@ -84,6 +84,8 @@ SINK_OPTIONS = (
     Option("batchId", "-", "batch writes: the number of this batch of writerId"),
 )
 
+SHAPE = ("columns", "metadata", "includeHeaders")  # which columns the rows of a read have
+
 # What Spark itself passes along with the user's options, and what Kafka's sink accepts without needing it.
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode", "includeheaders"})
 _KAFKAS_OWN = ("kafka.", "kafkaconsumer.", "fetchoffset.", "groupidprefix")

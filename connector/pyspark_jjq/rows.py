@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from jjq.errors import InvalidArgument
-from pyspark_jjq.options import SourceOptions
+from pyspark_jjq.options import SHAPE, SourceOptions
 from pyspark_jjq.words import nearest
 
 if TYPE_CHECKING:
@@ -134,8 +134,8 @@ class Rows:
     kafka: bool  # the rows of topics without a schema
 
     @classmethod
-    def of(cls, topics: Sequence[Topic], schema: StructType) -> Rows:
-        """Raises InvalidArgument where `schema`, which a user may give with `.schema(…)`, does not fit the topics.
+    def of(cls, topics: Sequence[Topic], schema: StructType, options: SourceOptions) -> Rows:
+        """Raises InvalidArgument where `schema`, which a user may give with `.schema(…)`, does not fit the topics or the options.
 
         Where a pattern matches none yet, it says what topics to come must have.
         """
@@ -157,6 +157,7 @@ class Rows:
             _check(schema, _available(topics), _name(topics))
         else:
             kafka = all(field.dataType == KAFKA_TYPES.get(field.name) for field in schema.fields)
+        _check_options(names, options, "headers" if kafka else "_headers")
         if not kafka:
             columns = tuple(name for name in names if name not in METADATA_TYPES)
             return cls(schema, columns, tuple(name for name in names if name in METADATA_TYPES), False)
@@ -221,6 +222,18 @@ class Rows:
 
     def __getstate__(self) -> dict[str, object]:
         return {name: self.__dict__[name] for name in ("schema", "columns", "metadata", "kafka")}
+
+
+def _check_options(names: Sequence[str], options: SourceOptions, headers: str) -> None:
+    """Spark reads the schema that it was given, whatever the options say, so both must say the same."""
+    asked = dict.fromkeys(
+        (*(options.columns or names), *options.metadata, *((headers,) if options.include_headers else ()))
+    )
+    if set(asked) != set(names):
+        raise InvalidArgument(
+            f"the schema of the read has {', '.join(names)}, and by the options {' and '.join(SHAPE)} it would be "
+            f"{', '.join(asked)}; choose columns by the one or by the other"
+        )
 
 
 def _check(schema: StructType, available: Mapping[str, DataType], whose: str) -> None:

@@ -54,7 +54,7 @@ class DefaultSource(DataSource):
         from pyspark_jjq.tables import to_read
 
         options = self._parsed(to_read(self.options, schema))
-        return batch_reader(options, Rows.of(open_topics(options.path, options.choice), schema))
+        return batch_reader(options, Rows.of(open_topics(options.path, options.choice), schema, options))
 
     @telling()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -65,7 +65,7 @@ class DefaultSource(DataSource):
 
         options = self._parsed(to_read(self.options, schema))
         topics = open_topics(options.path, options.choice)
-        return StreamReader(options, Rows.of(topics, schema), topics)
+        return StreamReader(options, Rows.of(topics, schema, options), topics)
 
     @telling()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

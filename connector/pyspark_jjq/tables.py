@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from jjq.errors import InvalidArgument
 from pyspark_jjq.choice import OPTIONS as CHOICE
-from pyspark_jjq.options import SINK_OPTIONS, SOURCE_OPTIONS, local
+from pyspark_jjq.options import SHAPE, SINK_OPTIONS, SOURCE_OPTIONS, local
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -85,10 +85,12 @@ def to_read(options: Mapping[str, str], schema: StructType) -> Mapping[str, str]
             'no store is named: write .option("path", "/data/jjq"), the directory of the store, and a topic. '
             f"{_MADE_BY}; make it so, or name them where it is read, FROM flights WITH (path '/data/jjq', topic 'flights')"
         )
+    # Which columns it has, its schema says: some may have been added since.
+    dropped = {name.lower() for name in SHAPE}
     choice = {name.lower() for name in CHOICE}
     if any(name.lower() in choice for name in options):
-        noted = {name: value for name, value in noted.items() if name.lower() not in choice}
-    return noted | dict(options)
+        dropped |= choice
+    return {name: value for name, value in noted.items() if name.lower() not in dropped} | dict(options)
 
 
 def to_write(options: Mapping[str, str], schema: StructType) -> Mapping[str, str]:

@@ -138,6 +138,27 @@ def test_a_schema_given_by_the_user_chooses_columns_and_must_have_their_types(st
         source(store).reader(StructType([*wanted.fields, wanted.fields[0]]))
 
 
+def test_a_schema_and_the_options_for_columns_must_say_the_same(store: jjq.Store) -> None:
+    from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+    store.create_topic("t", schema=pa.schema([("a", pa.int64()), ("b", pa.string())])).push({"a": 1, "b": "x"})
+    wanted = StructType([StructField("b", StringType()), StructField("_offset", LongType())])
+    for options in ({"columns": "_offset,b"}, {"columns": "b", "metadata": "_offset"}, {"metadata": "_offset"}):
+        reader = source(store, **options).reader(wanted)
+        assert rows(reader, reader.partitions()) == [{"b": "x", "_offset": 0}]
+    for options, asked in (
+        ({"columns": "a"}, "a;"),
+        ({"columns": "b"}, "b;"),
+        ({"metadata": "_key"}, "b, _offset, _key;"),
+        ({"includeHeaders": "true"}, "b, _offset, _headers;"),
+    ):
+        for read in (source(store, **options).reader, source(store, **options).streamReader):
+            with pytest.raises(
+                InvalidArgument, match=f"the read has b, _offset, and by the options .* it would be {asked}"
+            ):
+                read(wanted)
+
+
 def test_a_schema_that_says_not_null_is_refused_as_spark_would_believe_it(store: jjq.Store) -> None:
     from pyspark.sql.types import ArrayType, BinaryType, LongType, StructField, StructType
 

@@ -52,6 +52,12 @@ def test_a_read_of_a_table_has_its_options_and_its_own_before_them() -> None:
     assert tables.to_read({"subscribepattern": "f.*"}, NOTED) == expected
 
 
+def test_which_columns_a_table_has_its_schema_says_unless_the_read_does() -> None:
+    noted = tables.note(COLUMNS, OPTIONS | {"columns": "carrier", "METADATA": "_key", "includeHeaders": "true"})
+    assert tables.to_read({}, noted) == OPTIONS
+    assert tables.to_read({"columns": "delay"}, noted) == OPTIONS | {"columns": "delay"}
+
+
 def test_options_that_name_a_store_stand_alone() -> None:
     given = {"path": "/other", "topic": "t"}
     assert tables.to_read(given, NOTED) == given

@@ -134,6 +134,13 @@ def parse_duration(value: timedelta | str | int | float | None, name: str) -> in
     return us
 
 
+def written_duration(us: int) -> str:
+    """`7 days`, `90 min`: microseconds as `parse_duration` reads them, in the largest unit that has no fraction."""
+    unit = next(each for each in ("day", "hour", "min", "s", "ms", "us") if us % _UNITS[each] == 0)
+    count = us // _UNITS[unit]
+    return f"{count} {unit}{'s' if unit in ('day', 'hour') and count != 1 else ''}"
+
+
 def _microseconds(amount: float, unit_us: int, name: str) -> int:
     """Of an amount that may be no number, or more than there can be."""
     if not -MOST <= amount * unit_us <= MOST:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
 from typing import Any
 
-from jjq.clock import parse_duration
+from jjq.clock import parse_duration, written_duration
 from jjq.errors import InvalidArgument
 from jjq.hints import did_you_mean
 from jjq.model import check_name
@@ -123,7 +123,7 @@ def written(name: str, value: Any) -> str:
     """The value of a setting as people write it."""
     if value is None:
         return "none"
-    return str(timedelta(microseconds=value)) if name in _DURATIONS.values() else shown(value)
+    return written_duration(value) if name in _DURATIONS.values() else shown(value)
 
 
 def check_partitions(count: object) -> int:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jjq.clock import parse_duration, parse_instant
+from jjq.clock import parse_duration, parse_instant, written_duration
 from jjq.errors import InvalidArgument
 
 NOW = 1_700_000_000_000_000
@@ -20,6 +20,11 @@ def test_a_unit_means_itself_in_the_singular_and_the_plural(text: str, us: int) 
     assert parse_duration(text, "age") == us
     assert parse_instant(f"-{text}", NOW) == NOW - us
     assert parse_instant(f"+{text}", NOW) == NOW + us
+
+
+@pytest.mark.parametrize("text", ["1 day", "7 days", "36 hours", "1 hour", "90 min", "1 s", "1500 ms", "3 us"])
+def test_a_duration_is_written_as_it_is_read(text: str) -> None:
+    assert written_duration(parse_duration(text, "age") or 0) == text
 
 
 @pytest.mark.parametrize("text", ["1 month", "90", "5 u", "1 mss s", "ms", "-1 s", "0 s", ""])

@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from datetime import timedelta
 from typing import Any
 
 import jjq
@@ -30,7 +29,7 @@ from jjq.cli.arguments import (
 )
 from jjq.cli.exits import NOTHING, OK
 from jjq.cli.records import add_output, writer_for
-from jjq.clock import parse_duration
+from jjq.clock import parse_duration, written_duration
 from jjq.errors import InvalidArgument, JjqError
 from jjq.stats import Damaged, those_there
 from jjq.values import shown
@@ -175,17 +174,18 @@ def _check_same(channel: jjq.Channel, settings: dict[str, Any]) -> None:
     for name, wanted in settings.items():
         has = getattr(channel, name)
         if name == "ack_timeout":
-            wanted, has = (timedelta(microseconds=parse_duration(wanted, name) or 0), timedelta(seconds=has))
+            wanted = written_duration(parse_duration(wanted, name) or 0)
+            has = written_duration(round(has * 1_000_000))
         if wanted != has:
             change = "" if name == "ordered" else ", or change it with `jjq channel alter`"
             raise InvalidArgument(
-                f"{name}: {_written(wanted)} was asked for, and channel {channel.name!r} of topic {channel.topic.name!r} has "
-                f"{_written(has)}; leave it out to use the channel as it is{change}"
+                f"{name}: {_written(name, wanted)} was asked for, and channel {channel.name!r} of topic {channel.topic.name!r} has "
+                f"{_written(name, has)}; leave it out to use the channel as it is{change}"
             )
 
 
-def _written(value: Any) -> str:
-    return "none" if value is None else str(value) if isinstance(value, (timedelta, bool)) else shown(value)
+def _written(name: str, value: Any) -> str:
+    return "none" if value is None else str(value) if name in ("ack_timeout", "ordered") else shown(value)
 
 
 def _alter(arguments: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 from jjq.clock import SUSPICIOUS_US
 
 _TOO_LARGE = 2.0**128 - 2.0**103  # becomes infinite as a 32-bit float
+_TRUNCATED = re.compile(r"Float value (\S+) was truncated converting to int")
 _NUMBERS: Any = (Real, Decimal)
 _LISTS = (pa.lib.Type_LIST, pa.lib.Type_LARGE_LIST, pa.lib.Type_FIXED_SIZE_LIST)
 
@@ -72,7 +74,14 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def narrowed(column: Any, kind: pa.DataType) -> Any:
     """The column cast to a type of the same kind; raises ArrowInvalid for a value that would change."""
-    result = column.cast(kind, safe=True)
+    try:
+        result = column.cast(kind, safe=True)
+    except pa.ArrowInvalid as error:
+        found = _TRUNCATED.match(str(error))
+        if found is None:
+            raise
+        null = "; make it null before (Polars: fill_nan(None))" if found[1] == "nan" else ""
+        raise pa.ArrowInvalid(f"{found[1]} is no whole number{null}") from error
     if pa.types.is_float64(column.type) and pa.types.is_float32(kind):
         same = pc.or_(pc.equal(result.cast(column.type), column), pc.is_nan(column))
         if pc.all(same).as_py() is False:
@@ -96,10 +105,17 @@ def _whole(values: Sequence[Any], kind: pa.DataType) -> None:
     if set(map(type, values)) <= {int, NoneType}:
         return
     for value in values:
-        if isinstance(value, _NUMBERS) and int(value) != value:
+        if isinstance(value, _NUMBERS) and not _is_whole(value):
             raise ValueError(f"{value} is no whole number")
         if isinstance(value, timedelta) and _nanoseconds(value):
             raise ValueError(f"{value} has nanoseconds")
+
+
+def _is_whole(value: Any) -> bool:
+    try:
+        return bool(int(value) == value)
+    except (ValueError, OverflowError):  # not a number, or infinite
+        return False
 
 
 def _moments(values: Sequence[Any], kind: pa.DataType) -> None:

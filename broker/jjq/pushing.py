@@ -21,6 +21,7 @@ from jjq.schema import (
     decoded_size,
     headers_array,
     headers_size,
+    is_frame,
     longest,
     null_headers,
     pushed,
@@ -47,6 +48,10 @@ def push_many(
 ) -> Positions:  # fmt: skip
     """See `Topic.push_many`."""
     flag(atomic, "atomic")
+    if is_frame(values):
+        raise InvalidArgument(
+            f"push_many takes a list of values, not {type(values).__name__}; push_table takes tables and frames"
+        )
     if isinstance(values, (str, bytes, bytearray, memoryview, Mapping)):
         raise InvalidArgument(f"push_many takes a list of values, not {type(values).__name__}; push takes one")
     try:

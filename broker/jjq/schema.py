@@ -166,24 +166,42 @@ def to_table(data: object) -> pa.Table:
         return pa.Table.from_batches([data])
     if isinstance(data, pa.RecordBatchReader):
         return data.read_all()
-    if type(data).__module__.partition(".")[0] == "pandas":
-        try:
+    try:
+        if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns"):
             return pa.Table.from_pandas(data, preserve_index=False)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, AttributeError) as error:
+        if hasattr(data, "__arrow_c_stream__"):
+            return pa.table(data)
+        if hasattr(data, "__arrow_c_array__"):
+            return pa.Table.from_batches([pa.record_batch(data)])
+    except (pa.ArrowInvalid, pa.ArrowTypeError, AttributeError) as error:
+        if not _is_column(data):
             raise SchemaMismatch(f"the frame cannot become Arrow columns: {error}") from error
-    if hasattr(data, "__arrow_c_stream__"):
-        return pa.table(data)
-    if hasattr(data, "__arrow_c_array__"):
-        return pa.Table.from_batches([pa.record_batch(data)])
     if isinstance(data, Iterable) and not isinstance(data, (str, bytes, Mapping)):
         batches = list(data)
         if batches and all(isinstance(batch, pa.RecordBatch) for batch in batches):
             return pa.Table.from_batches(batches)
-    rows = "; push_many takes a list of rows" if isinstance(data, list) else ""
+    instead = ""
+    if isinstance(data, list):
+        instead = "; push_many takes a list of rows"
+    elif _is_column(data):
+        instead = "; pa.table({'name': column}) makes a table of a column"
+    elif isinstance(data, Mapping):
+        instead = "; pa.table makes one of columns by name"
+    elif type(data).__name__ == "LazyFrame":
+        instead = "; collect() makes a frame"
     raise InvalidArgument(
         f"push_table takes Arrow tables or batches, pandas or Polars frames, or anything with the Arrow C stream, "
-        f"not {type(data).__name__}{rows}"
+        f"not {type(data).__name__}{instead}"
     )
+
+
+def _is_column(data: object) -> bool:
+    return isinstance(data, (pa.Array, pa.ChunkedArray)) or type(data).__name__ == "Series"  # pandas' or Polars'
+
+
+def is_frame(data: object) -> bool:
+    """Whether a value is a table, for who has no use for one."""
+    return hasattr(type(data), "columns")
 
 
 def decoded(column: Any) -> Any:
@@ -291,6 +309,12 @@ def conform(table: pa.Table, user: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=user)
 
 
+def _taken_by(row: object) -> str:
+    if isinstance(row, list):
+        return "; push_many takes a list of them"
+    return "; push_table takes tables and frames" if is_frame(row) else ""
+
+
 # What pyarrow and `check_values` raise for a value that a column cannot hold.
 _NO_VALUE = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, TypeError, ValueError, OverflowError)
 
@@ -302,7 +326,7 @@ def rows_to_table(rows: Sequence[Mapping[str, Any]], user: pa.Schema) -> pa.Tabl
         if not isinstance(row, Mapping):
             raise SchemaMismatch(
                 f"{f'record {i}: ' if len(rows) > 1 else ''}a topic with a schema takes mappings of its columns, not "
-                f"{type(row).__name__}{'; push_many takes a list of them' if isinstance(row, list) else ''}"
+                f"{type(row).__name__}{_taken_by(row)}"
             )
         if not known.issuperset(row):
             unknown = next(name for name in row if name not in known)
@@ -315,9 +339,10 @@ def rows_to_table(rows: Sequence[Mapping[str, Any]], user: pa.Schema) -> pa.Tabl
         try:
             columns.append(_column(values, field.type))
         except _NO_VALUE as error:
-            raise SchemaMismatch(
-                f"{_which(values, field.type)}column {field.name!r} takes {field.type}: {_plainly(error)}"
-            ) from error
+            i = _which(values, field.type)
+            of = f"record {i}: " if len(values) > 1 else ""
+            null = "; null is None" if _is_missing(values[i]) else ""
+            raise SchemaMismatch(f"{of}column {field.name!r} takes {field.type}: {_plainly(error)}{null}") from error
     return pa.Table.from_arrays(columns, schema=user)
 
 
@@ -331,14 +356,19 @@ def _plainly(error: Exception) -> str:
     return str(error).replace("Expected bytes, got a ", "got ").removesuffix(" object")
 
 
-def _which(values: Sequence[Any], kind: pa.DataType) -> str:
-    """`record 50: ` for the first of several that is no value of the type."""
-    for i, value in enumerate(values if len(values) > 1 else ()):
+def _which(values: Sequence[Any], kind: pa.DataType) -> int:
+    """The first of some values that is none of the type."""
+    for i, value in enumerate(values[:-1]):
         try:
             _column([value], kind)
         except _NO_VALUE:
-            return f"record {i}: "
-    return ""
+            return i
+    return len(values) - 1
+
+
+def _is_missing(value: object) -> bool:
+    """Whether pandas has this where there is no value, as in the rows of `to_dict`; NaT its own check knows."""
+    return type(value).__name__ == "NAType" or (isinstance(value, float) and value != value)
 
 
 def check_headers(headers: object) -> list[tuple[str, bytes | None]] | None:

@@ -403,8 +403,9 @@ KINDS = pa.schema(
 NAIVE, AWARE = datetime(2013, 1, 1, 10), datetime(2013, 1, 1, 10, tzinfo=UTC)  # noqa: DTZ001
 CHANGED: list[tuple[str, Any, str]] = [
     ("i", 4.7, "4.7 is no whole number"), ("i", np.float32(4.5), "4.5 is no whole number"),
-    ("i", Decimal("4.5"), "4.5 is no whole number"), ("i", float("nan"), "column 'i' takes int32"),
-    ("i", float("inf"), "column 'i' takes int32"), ("f", 1e300, "too large"), ("f", (1 << 24) + 1, "column 'f'"),
+    ("i", Decimal("4.5"), "4.5 is no whole number"), ("i", float("nan"), "nan is no whole number; null is None"),
+    ("i", float("inf"), "inf is no whole number$"), ("i", Decimal("NaN"), "NaN is no whole number"), ("i", pd.NA, "; null is None$"),
+    ("s", float("nan"), "takes string: got 'float'; null is None"), ("t", float("nan"), "; null is None$"), ("list", [float("nan")], "no whole"), ("f", 1e300, "too large"), ("f", (1 << 24) + 1, "column 'f'"),
     ("s", 5, "takes string: got 'int'"), ("d", (1 << 53) + 1, "column 'd'"), ("d", True, "no numbers"), ("day", NAIVE, "time of day"),
     ("day", pd.Timestamp(NAIVE), "time of day"), ("at", NAIVE, "no time zone"), ("at", 1.5, "no whole number"),
     ("at", pd.Timestamp(1, tz="UTC"), "nanoseconds"), ("wall", AWARE, "a time zone"),

@@ -1,9 +1,11 @@
-"""Values of a wrong type, where lists and handles are asked for: each an error of jjq's own that says what is wanted."""
+"""Values of a wrong type, where lists, tables and handles are asked for: each an error of jjq's own that says what is wanted."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -12,6 +14,7 @@ from jjq.values import each_of
 from tests.stores import assert_whole
 
 TABLE = pa.table({"value": [b"x"]})
+NUMBERS = pa.schema([("n", pa.int64())])
 
 
 @pytest.fixture
@@ -145,3 +148,40 @@ def test_an_empty_path_is_no_directory(path: str, tmp_path: Path, monkeypatch: p
     with pytest.raises(jjq.InvalidArgument, match="a store is a directory's path, not '"):
         jjq.open(path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (
+            pa.table({"n": [1.0, float("nan")]}),
+            r"nan is no whole number; make it null before \(Polars: fill_nan\(None\)\)",
+        ),
+        (pl.DataFrame({"n": [1.0, float("nan")]}), "nan is no whole number; make it null before"),
+        (pd.DataFrame({"n": [1.0, 1.5]}), "type double does not fit int64: 1.500000 is no whole number$"),
+        (pa.table({"n": [float("inf")]}), "inf is no whole number$"),
+        *[
+            (column, r"not \w+; pa.table\({'name': column}\) makes a table of a column")
+            for column in (pd.Series([1], name="n"), pl.Series("n", [1]), pa.array([1]), pa.chunked_array([[1]]))
+        ],
+        (pl.LazyFrame({"n": [1]}), r"not LazyFrame; collect\(\) makes a frame"),
+        ([{"n": 1}], "not list; push_many takes a list of rows"),
+        ({"n": [1]}, "not dict; pa.table makes one of columns by name"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_table_that_does_not_fit_is_refused_with_what_to_do(store: jjq.Store, data: Any, says: str) -> None:
+    topic = store.create_topic("s", schema=NUMBERS)
+    with pytest.raises((jjq.SchemaMismatch, jjq.InvalidArgument), match=says):
+        topic.push_table(data)
+    assert topic.offsets()[0].end == 0
+
+
+def test_a_frame_where_rows_are_taken_is_told_where_it_goes(store: jjq.Store) -> None:
+    topic = store.create_topic("s", schema=NUMBERS)
+    for frame in (pd.DataFrame({"n": [1]}), pl.DataFrame({"n": [1]}), pa.table({"n": [1]}), pl.LazyFrame({"n": [1]})):
+        for push in (topic.push, topic.push_many):
+            with pytest.raises(
+                (jjq.SchemaMismatch, jjq.InvalidArgument), match=r"; push_table takes tables and frames$"
+            ):
+                push(frame)  # type: ignore[arg-type]

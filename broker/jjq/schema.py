@@ -33,6 +33,8 @@ METADATA_TYPES: dict[str, pa.DataType] = {
 }
 MOST_COLUMNS = 4096  # of a topic, fields of structs and the like included: some work is done for each, in each batch
 MOST_DEPTH = 60  # Arrow's streams take 64
+_TOLD = 10  # columns that are not there
+_COMPARED = 5000  # names of columns with one another, at some 40 µs
 _BINARY = pa.binary()
 RAW = pa.schema([pa.field("value", _BINARY)])
 NO_LIST_VIEWS = "list views are not taken; make lists of them"
@@ -286,18 +288,30 @@ def cast(column: Any, kind: pa.DataType, name: str) -> Any:
         raise SchemaMismatch(f"column {name!r} of type {column.type} does not fit {kind}: {error}") from error
 
 
+def no_column(unknown: Sequence[str], known: Sequence[str]) -> str:
+    """`no column 'a'`, `no columns 'a' (did you mean 'b'?), 'c'`: what is not among the columns there are."""
+    told = []
+    for name in unknown[:_TOLD]:
+        near = difflib.get_close_matches(name, known, 1) if len(known) * len(unknown) <= _COMPARED else []
+        told.append(f"{shown(name)} (did you mean {near[0]!r}?)" if near else shown(name))
+    more = f" and {len(unknown) - _TOLD} more" if len(unknown) > _TOLD else ""
+    return f"no column{'s' if len(unknown) > 1 else ''} {', '.join(told)}{more}"
+
+
+def _lacking(unknown: Sequence[str], user: pa.Schema) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"the topic has {no_column(unknown, user.names)}; its columns are {', '.join(user.names)}. "
+        f"Add one with alter_topic(add_columns=...)"
+    )
+
+
 def conform(table: pa.Table, user: pa.Schema) -> pa.Table:
     """The table's columns by name, in the topic's order and types; a missing one is null, an unknown one is refused."""
     names = table.schema.names
     given, known = set(names), set(user.names)
     unknown = [name for name in names if name not in known]
     if unknown:
-        near = difflib.get_close_matches(unknown[0], user.names, 1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise SchemaMismatch(
-            f"the topic has no column {unknown[0]!r}{hint}; its columns are {', '.join(user.names)}. "
-            f"Add one with alter_topic(add_columns=...)"
-        )
+        raise _lacking(unknown, user)
     if len(given) != len(names):
         raise SchemaMismatch("two columns of the pushed data have the same name")
     columns = []
@@ -329,10 +343,11 @@ def rows_to_table(rows: Sequence[Mapping[str, Any]], user: pa.Schema) -> pa.Tabl
                 f"{type(row).__name__}{_taken_by(row)}"
             )
         if not known.issuperset(row):
-            unknown = next(name for name in row if name not in known)
-            if not isinstance(unknown, str):
-                raise SchemaMismatch(f"a record has columns by their names, which are str, not {shown(unknown)}")
-            conform(pa.table({unknown: pa.nulls(0)}), user)
+            unknown = [name for name in row if name not in known]
+            for name in unknown:
+                if not isinstance(name, str):
+                    raise SchemaMismatch(f"a record has columns by their names, which are str, not {shown(name)}")
+            raise _lacking(unknown, user)
     columns = []
     for field in user:
         values = [row.get(field.name) for row in rows]

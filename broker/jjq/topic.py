@@ -41,6 +41,7 @@ from jjq.schema import (
     RAW,
     check_headers,
     first_larger,
+    no_column,
     to_bytes,
 )
 from jjq.skipping import check_on_data_loss, plan_past, plan_whole, read_past, resolve_past
@@ -431,7 +432,7 @@ class Topic:
         unknown = [name for name in columns if name not in schema.names]
         if unknown:
             raise InvalidArgument(
-                f"topic {self.name!r} has no column {shown(unknown[0])}; it has {', '.join(schema.names)}"
+                f"topic {self.name!r} has {no_column(unknown, schema.names)}; its columns are {', '.join(schema.names)}"
             )
         if len(set(columns)) != len(columns):
             raise InvalidArgument("a column is named twice")

@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 
 from jjq.errors import Forbidden, InvalidArgument, SchemaMismatch, StoreNotFound, TopicNotFound
 from jjq.model import check_name
-from jjq.schema import check_schema
+from jjq.schema import check_schema, no_column
 from pyspark_jjq.options import SinkOptions
 from pyspark_jjq.stores import find_topic, open_store
 from pyspark_jjq.words import nearest
@@ -288,11 +288,10 @@ def _fit(store: Store, topic: Topic, schema: StructType, options: SinkOptions) -
     missing = [field for field in given if field.name not in fields]
     _check_names([field.name for field in missing])
     if missing and not options.merge_schema:
-        name = missing[0].name
-        near = nearest(name, list(fields))
+        lacks = no_column([field.name for field in missing], list(fields))
         raise SchemaMismatch(
-            f"topic {topic.name!r} has no column {name!r}; {near if near.endswith('?') else f'{near}.'} "
-            f'Drop the column, or add it to the topic with .option("mergeSchema", True) or alter_topic(add_columns=…)'
+            f"topic {topic.name!r} has {lacks}; its columns are {', '.join(fields)}. "
+            f'Drop what it lacks, or add it to the topic with .option("mergeSchema", True) or alter_topic(add_columns=…)'
         )
     for field in given:
         if field.name in fields and not widens(field.type, fields[field.name]):

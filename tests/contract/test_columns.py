@@ -28,7 +28,7 @@ def test_a_topic_has_so_many_columns_and_no_more(store: jjq.Store) -> None:
     with pytest.raises(jjq.SchemaMismatch, match="up to 4,096 columns"):
         store.alter_topic("t", add_columns=pa.schema([("one_more", pa.int64())]))
     topic.push({"c0": 1, "c4095": 2})
-    with pytest.raises(jjq.SchemaMismatch, match="no column 'd0'"):
+    with pytest.raises(jjq.SchemaMismatch, match=r"no columns 'd0', .* and 99990 more"):
         topic.push({f"d{i}": i for i in range(100_000)})
     (row,) = topic.read(columns=["c0", "c4095"], metadata=[]).read_all().to_pylist()
     assert row == {"c0": 1, "c4095": 2}

@@ -409,6 +409,7 @@ COLUMN_CASES: dict[str, tuple[list[str], bytes, int, str]] = {
         "column 'day': Row #2",
     ),
     "a CSV row that is short": (["cols", "--format", "csv"], b"i,day\n1\n", 1, "Row #2: Expected 2 columns, got 1"),
+    "several of them": (["cols", "--format", "csv"], b"jj,i,kk\n1,2,3\n", 1, "no columns 'jj', 'kk'; its columns are "),
     "an unknown CSV column": (["cols", "--format", "csv"], b"i,jj\n1,2\n", 1, "no column 'jj'"),
     "an object of Python": (
         ["cols", "--format", "json"],

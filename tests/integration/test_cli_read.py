@@ -228,6 +228,7 @@ def test_what_expired_is_an_error_that_says_where_it_begins(cli: Cli) -> None:
         (["t", "--start", "7=0"], 2, "partition 7"),
         (["t", "--end", "soon"], 2, "is not understood"),
         (["t", "--columns", "n,nope"], 2, "no column 'nope'"),
+        (["t", "--columns", "nope,n,other"], 2, "no columns 'nope', 'other'"),
         (["t", "--partition", "2"], 2, "partitions 0 to 1"),
         (["t", "-n", "0"], 2, "-n 0 is for --follow"),
         (["t", "-n", "0", "--follow", "--start", "0"], 2, "-n 0 is for --follow"),

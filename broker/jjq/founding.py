@@ -12,7 +12,8 @@ from typing import Any
 
 from jjq import files
 from jjq.clock import now_us
-from jjq.errors import StoreError, StoreFormat, StoreNotFound
+from jjq.errors import InvalidArgument, StoreError, StoreFormat, StoreNotFound
+from jjq.values import shown
 
 FORMAT = 1
 DIRECTORIES = ("topics", "links", "quarantine")
@@ -25,6 +26,26 @@ _NETWORK = {
     "fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.ceph-fuse", "fuse.juicefs", "fuse.rclone", "fuse.s3fs",
     "fuse.gcsfuse", "fuse.vmhgfs-fuse",
 }  # fmt: skip
+
+
+_URL = re.compile(r"[A-Za-z][\w+.-]+:/")  # a Path has made one slash of two
+
+
+def directory_of(given: object) -> Path:
+    """The path of a store as somebody wrote it; raises InvalidArgument for what would be a directory that nobody meant."""
+    text = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
+    if not isinstance(text, str) or "\0" in text or not text.strip():
+        raise InvalidArgument(f"a store is a directory's path, not {shown(given)}")
+    if _URL.match(text):  # as a path it would be a directory named `jjq:` where the program happens to run
+        raise InvalidArgument(
+            f"a store is a directory's path, not {shown(text)}; jjq.connect, --broker and Spark's option broker take brokers"
+        )
+    if text.startswith("~"):  # neither do Python and Spark expand it, nor all shells in --store=~/jjq
+        raise InvalidArgument(
+            f"the store {shown(text)} begins with ~, which shells make the home directory of and nobody else: write the whole "
+            f"path, or ./{text} for a directory that is named so"
+        )
+    return Path(text)
 
 
 def prepare(path: Path, create: bool, read_only: bool | None) -> bool:

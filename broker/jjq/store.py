@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,14 +42,13 @@ from jjq.producer import Producer
 from jjq.pubsub import PubSub, publish
 from jjq.subscriber import Subscriber
 from jjq.topic import Topic
-from jjq.values import each_of, flag, shown
+from jjq.values import each_of, flag
 from jjq.wake import Listener
 
 if TYPE_CHECKING:
     from jjq.reports import MaintenanceReport, Progress, VerifyReport
 
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
-_URL = re.compile(r"[A-Za-z][\w+.-]+:/")  # a Path has made one slash of two
 
 
 @keywords("jjq.open")
@@ -67,18 +65,11 @@ def open_store(
     `create_topics` is false.
     Raises StoreNotFound, StoreFormat (no store, or one of a later version), StoreError.
     """
-    given: object = path
-    if not isinstance(given, (str, os.PathLike)) or "\0" in os.fspath(given) or not os.fspath(given).strip():
-        raise InvalidArgument(f"a store is a directory's path, not {shown(path)}")
-    if _URL.match(os.fspath(given)):  # as a path it would be a directory named `jjq:` where the program happens to run
-        raise InvalidArgument(
-            f"a store is a directory's path, not {shown(os.fspath(path))}; "
-            "jjq.connect, --broker and Spark's option broker take brokers"
-        )
+    directory = founding.directory_of(path)
     flags = {"create": create, "maintenance": maintenance, "create_topics": create_topics}
     for name, value in flags.items() if read_only is None else [*flags.items(), ("read_only", read_only)]:
         flag(value, name)
-    store = Store(Path(path), create=create, read_only=read_only, hot_bytes=hot_bytes, create_topics=create_topics)
+    store = Store(directory, create=create, read_only=read_only, hot_bytes=hot_bytes, create_topics=create_topics)
     if maintenance and not store.read_only:
         store.begin_maintenance()
     return store

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from jjq.errors import InvalidArgument
+from jjq.founding import directory_of
 from pyspark_jjq.choice import OPTIONS as CHOICE
 from pyspark_jjq.options import SHAPE, SINK_OPTIONS, SOURCE_OPTIONS, local
 
@@ -41,7 +42,7 @@ def defined(options: Mapping[str, str]) -> dict[str, str]:
     given |= {name: value for name, value in options.items() if name.lower() in _KNOWN}
     location = local(given.get("path", ""))
     if location:  # whole, as a table may be read from elsewhere than it was made
-        given["path"] = location if "://" in location else os.path.abspath(location)
+        given["path"] = location if "://" in location else os.path.abspath(directory_of(location))
     if any(name.lower() == "token" for name in given):
         raise InvalidArgument(
             "token is not for tables: whoever may look at the table in Spark's catalog could read it; read "

@@ -87,3 +87,8 @@ def test_a_relative_path_is_that_of_where_the_table_was_made(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     for written in ("data/jjq", "./data/jjq/", "data/../data/jjq"):
         assert tables.defined({"provider": "jjq", "path": written})["path"] == str(tmp_path / "data" / "jjq")
+
+
+def test_a_home_directory_is_not_looked_for_where_the_table_is_made() -> None:
+    with pytest.raises(InvalidArgument, match="write the whole path"):
+        tables.defined({"provider": "jjq", "path": "~/jjq"})

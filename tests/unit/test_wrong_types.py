@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import jjq
+from jjq.cli import main
 from jjq.values import each_of
 from tests.stores import assert_whole
 
@@ -139,6 +140,23 @@ def test_an_address_is_no_directory(url: str, tmp_path: Path, monkeypatch: pytes
         with pytest.raises(jjq.InvalidArgument, match=r"jjq\.connect"):
             jjq.open(given)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["~", "~/store", "~somebody/store"])
+def test_a_home_directory_is_not_made_where_the_program_runs(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for given in (path, Path(path)):
+        with pytest.raises(
+            jjq.InvalidArgument, match=f"begins with ~.*: write the whole path, or ./{path} for a directory"
+        ):
+            jjq.open(given)
+    for command in (["topic", "create", "t"], ["verify"], ["repair"], ["serve", "--http-port", "0"], ["token", "list"]):
+        assert main([*command, f"--store={path}"]) == 2
+        assert "write the whole path" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    jjq.open(f"./{path}").close()
 
 
 @pytest.mark.parametrize("path", ["", "  "])

@@ -16,6 +16,7 @@ import jjq
 from jjq.cli.exits import USAGE
 from jjq.clock import is_unit
 from jjq.errors import InvalidArgument
+from jjq.founding import directory_of
 from jjq.hints import did_you_mean, meant
 from jjq.typenames import data_type
 
@@ -178,7 +179,7 @@ def store_path(arguments: argparse.Namespace) -> Path:
     """The store's directory; raises UsageError where the command line names a broker."""
     if broker_url(arguments):
         raise UsageError("this needs the store's directory: run it where that is, with --store DIR")
-    return Path(getattr(arguments, "store", None) or os.environ.get("JJQ_STORE") or DEFAULT_STORE)
+    return directory_of(getattr(arguments, "store", None) or os.environ.get("JJQ_STORE") or DEFAULT_STORE)
 
 
 def open_store(

@@ -78,7 +78,7 @@ def keywords(called: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """For a function that is called by this name: a keyword that it does not have is an error that names the one it has."""
 
     def explained(function: Callable[P, T]) -> Callable[P, T]:
-        known = tuple(inspect.signature(function).parameters)
+        known = tuple(name for name in inspect.signature(function).parameters if name != "self")
 
         @functools.wraps(function)
         def explaining(*arguments: P.args, **given: P.kwargs) -> T:
@@ -89,6 +89,18 @@ def keywords(called: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
             return function(*arguments, **given)
 
         return explaining
+
+    return explained
+
+
+def keywords_of(*methods: str) -> Callable[[type[T]], type[T]]:
+    """For a class: the same for these of its methods, and not for those that a program calls for each record."""
+
+    def explained(kind: type[T]) -> type[T]:
+        for name in methods:
+            called = kind.__name__.removeprefix("Remote") if name == "__init__" else name
+            setattr(kind, name, keywords(called)(vars(kind)[name]))
+        return kind
 
     return explained
 

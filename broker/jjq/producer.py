@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from jjq.errors import InvalidArgument, JjqError, RecordTooLarge, StoreClosed, StoreError, TopicDeleted
+from jjq.hints import keywords_of
 from jjq.log.requests import MorePartitions
 from jjq.model import Position, check_name
 from jjq.schema import check_headers, headers_size, rows_to_table, to_bytes
@@ -166,6 +167,7 @@ class _Batch:
                 log.exception("a callback of a push failed")
 
 
+@keywords_of("__init__")
 class Producer:
     """Gathers pushes into batches and writes them in the background; safe among threads. Close it, or use `with`.
 

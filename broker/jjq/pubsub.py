@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from jjq import ephemeral
 from jjq.errors import DataLoss, InvalidArgument, JjqError, StoreClosed, TopicDeleted
 from jjq.feed import Feed, beginnings, watched
+from jjq.hints import keywords_of
 from jjq.interest import Interest, check_pattern, glob, reached
 from jjq.model import check_name
 from jjq.topics import at_first_use
@@ -56,6 +57,7 @@ class _Reading:
     patterns: list[str] = field(default_factory=list)
 
 
+@keywords_of("__init__")
 class PubSub:
     """A subscription to topics by name and by pattern; for one thread at a time. Close it, or use it in a `with` block."""
 

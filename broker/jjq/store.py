@@ -30,7 +30,7 @@ from jjq.errors import (
 )
 from jjq.facts import Facts
 from jjq.feed import Place, follow
-from jjq.hints import keywords, which
+from jjq.hints import keywords, keywords_of, which
 from jjq.hot import DEFAULT_BYTES, HotStore
 from jjq.interest import check_pattern, glob, subscriptions
 from jjq.log.partition import PartitionLog
@@ -75,6 +75,7 @@ def open_store(
     return store
 
 
+@keywords_of("create_subscriber", "channel", "stage", "commit", "verify")
 class Store(StoreParts):
     """An open store; safe among threads, usable in forked children. Close it, or use it in a `with` block."""
 

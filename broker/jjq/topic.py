@@ -21,6 +21,7 @@ from jjq.deferral import Delay, defer_all, delay_us
 from jjq.ephemeral import Bound
 from jjq.errors import InvalidArgument, OffsetOutOfRange, RecordTooLarge, SchemaMismatch
 from jjq.facts import Facts
+from jjq.hints import keywords_of
 from jjq.log.projection import output_schema
 from jjq.log.reader import LogReader
 from jjq.log.requests import Append, MorePartitions
@@ -57,6 +58,7 @@ Timestamp = datetime | int | None
 _RAW_METADATA = ("_partition", "_offset", "_timestamp", "_key")
 
 
+@keywords_of("push_file", "push_many", "push_table", "read")
 class Topic:
     """A handle of one topic; safe among threads. It keeps meaning this topic (`id`) when another is made by its name."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jjq.client.handle import RemoteHandle
 from jjq.errors import InvalidArgument
+from jjq.hints import keywords_of
 from jjq.interest import check_pattern, glob
 from jjq.model import check_name
 from jjq.pubsub import Message, PubSub
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from jjq.client.store import RemoteStore
 
 
+@keywords_of("__init__")
 class RemotePubSub(RemoteHandle, PubSub):
     """See `jjq.pubsub.PubSub`. A broker that was started anew is told again to what it is; messages of between are missed, as
     by a process that was."""

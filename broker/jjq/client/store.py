@@ -28,6 +28,7 @@ from jjq.client.topic import RemoteReader, RemoteTopic, read_ticket
 from jjq.clock import now_us
 from jjq.config import Duration
 from jjq.errors import InvalidArgument, StoreReadOnly
+from jjq.hints import keywords_of
 from jjq.interest import glob
 from jjq.log.projection import output_schema
 from jjq.log.sealed import BATCH_BYTES
@@ -54,6 +55,7 @@ _LONG_S = 86_400.0  # for what reads the whole store
 _WAITING = 512  # coroutines that wait at once; more take turns
 
 
+@keywords_of("create_subscriber", "channel", "stage", "commit", "verify")
 class RemoteStore(Store):
     """A store that a broker serves; safe among threads. Close it, or use it in a `with` block.
 

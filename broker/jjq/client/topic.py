@@ -16,6 +16,7 @@ from jjq.catalog.rows import TopicRow
 from jjq.client import objects as remote_objects
 from jjq.client.connection import Connection, known_error
 from jjq.errors import InvalidArgument, StoreError
+from jjq.hints import keywords_of
 from jjq.layout import segment_from_json
 from jjq.log.bounds import Bounds, Test
 from jjq.log.projection import output_schema
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _PLANNED_AT_ONCE = 100  # partitions: a long backlog of each may be thousands of slices
 
 
+@keywords_of("push_file", "read")
 class RemoteTopic(Topic):
     """A handle of one topic of a `RemoteStore`."""
 

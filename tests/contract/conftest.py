@@ -69,3 +69,11 @@ def reopen(connect: Callable[..., jjq.Store]) -> Iterator[Callable[..., jjq.Stor
 @pytest.fixture
 def store(reopen: Callable[..., jjq.Store]) -> jjq.Store:
     return reopen()
+
+
+@pytest.fixture
+def topic(store: jjq.Store) -> jjq.Topic:
+    """One partition that holds a, b, c, d."""
+    topic = store.create_topic("letters", sync="none")
+    topic.push_many([b"a", b"b", b"c", b"d"])
+    return topic

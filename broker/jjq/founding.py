@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from jjq import files
+from jjq import files, layout
 from jjq.clock import now_us
 from jjq.errors import InvalidArgument, StoreError, StoreFormat, StoreNotFound
 from jjq.values import shown
@@ -85,6 +85,16 @@ def prepare(path: Path, create: bool, read_only: bool | None) -> bool:
         for each in made:
             files.sync_dir(each.parent)
     return False
+
+
+def refuse_lost_catalog(path: Path) -> None:
+    """SQLite would begin a new one, and the store would look empty."""
+    if layout.catalog_is_lost(path):
+        catalog = path / layout.CATALOG_FILES[0]
+        raise StoreFormat(
+            f"{catalog} is missing, and the store has had topics; run `jjq repair`, which builds it again",
+            path=str(catalog),
+        )
 
 
 def _refuse_network(path: Path) -> None:

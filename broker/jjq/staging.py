@@ -405,6 +405,17 @@ def _check_batch_id(value: object) -> int:
     return whole(value, "batch_id")
 
 
+def discard(store: Store, staged: Sequence[StagedFile]) -> None:
+    """See `Store.discard`."""
+    for file in each_of(staged, StagedFile, WANTED):
+        if store.catalog.segment(file.uuid) is None:
+            path = sealed_path(store.partition_dir(file.topic_id, file.partition), file.uuid)
+            # And no others of its name: those are an active segment's, which has no row either.
+            for each in (path, path.with_suffix(".json")):
+                with contextlib.suppress(OSError):
+                    files.unlink(each)
+
+
 def _check_staged(store: Store, file: StagedFile) -> None:
     path = sealed_path(store.partition_dir(file.topic_id, file.partition), file.uuid)
     try:

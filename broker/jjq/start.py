@@ -1,14 +1,15 @@
-"""Where to start or end: what people write, as one of five values."""
+"""Where to start or end: what people write, as one of five values, and which offset of a partition that is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
 from jjq.clock import parse_instant, to_us
-from jjq.errors import InvalidArgument
+from jjq.errors import InvalidArgument, OffsetOutOfRange
+from jjq.model import PartitionOffsets
 from jjq.values import shown
 
 
@@ -71,3 +72,28 @@ def parse_for(value: object, partitions: int, what: str = "start") -> dict[int, 
             raise InvalidArgument(f"{what} names partition {shown(partition)}; the topic has 0 to {partitions - 1}")
         result[partition] = parse(each, f"{what} of partition {partition}")
     return result
+
+
+def offset_of(
+    start: Parsed, bounds: PartitionOffsets, topic: str, seek: Callable[[int], int | None], closed: bool
+) -> int:  # fmt: skip
+    """The offset in a partition that holds `bounds`; `seek` finds the first one of a time. `closed`: what is beyond the end
+    means the end, which else raises OffsetOutOfRange."""
+    if start is Edge.EARLIEST:
+        return bounds.start
+    if start is Edge.LATEST:
+        return bounds.end
+    if isinstance(start, Last):
+        return max(bounds.start, bounds.end - start.count)
+    if isinstance(start, At):
+        found = seek(start.us)
+        return bounds.end if found is None else found
+    assert isinstance(start, int)
+    if start > bounds.end and closed:
+        return bounds.end
+    if start > bounds.end:
+        raise OffsetOutOfRange(
+            f"offset {start} is beyond the end of partition {bounds.partition} of topic {topic!r}, which holds "
+            f"[{bounds.start}, {bounds.end})"
+        )
+    return start

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jjq import channel, channels, ephemeral, files, founding, layout, objects, staging, subscriber, subscribers, topics
+from jjq import channel, channels, ephemeral, files, founding, objects, staging, subscriber, subscribers, topics
 from jjq.background import Caretaker, Syncer
 from jjq.catalog.base import Catalog
 from jjq.catalog.rows import TopicRow
@@ -20,14 +20,7 @@ from jjq.catalog.sqlite import SqliteDriver
 from jjq.channel import Channel
 from jjq.clock import boot_id, now_us
 from jjq.config import Duration
-from jjq.errors import (
-    InvalidArgument,
-    StoreClosed,
-    StoreError,
-    StoreFormat,
-    StoreReadOnly,
-    TopicNotFound,
-)
+from jjq.errors import InvalidArgument, StoreClosed, StoreError, StoreReadOnly, TopicNotFound
 from jjq.facts import Facts
 from jjq.feed import Place, follow
 from jjq.hints import keywords, keywords_of, which
@@ -35,7 +28,7 @@ from jjq.hot import DEFAULT_BYTES, HotStore
 from jjq.interest import check_pattern, glob, subscriptions
 from jjq.log.partition import PartitionLog
 from jjq.log.reader import LogReader
-from jjq.log.sealed import BATCH_BYTES, sealed_path
+from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Commit, Record, Slice, StagedFile, TopicOffsets, WriterInfo, check_name
 from jjq.parts import StoreParts
 from jjq.producer import Producer
@@ -112,13 +105,7 @@ class Store(StoreParts):
             self.catalog = Catalog(driver)
             self.id = str(founding.read_identity(self.path)["id"])
             with files.translated("open", self.path):
-                lost = layout.catalog_is_lost(self.path)
-            if lost:
-                # SQLite would begin a new one, and the store would look empty.
-                raise StoreFormat(
-                    f"{self.path / 'catalog.db'} is missing, and the store has had topics; run `jjq repair`, which builds it again",
-                    path=str(self.path / "catalog.db"),
-                )
+                founding.refuse_lost_catalog(self.path)
             if not self.read_only:
                 driver.migrate()
         except BaseException:
@@ -396,13 +383,19 @@ class Store(StoreParts):
 
     def discard(self, staged: Sequence[StagedFile]) -> None:
         """Removes staged files that no commit has taken; others are left alone."""
-        for file in each_of(staged, StagedFile, staging.WANTED):
-            if self.catalog.segment(file.uuid) is None:
-                path = sealed_path(self.partition_dir(file.topic_id, file.partition), file.uuid)
-                # And no others of its name: those are an active segment's, which has no row either.
-                for each in (path, path.with_suffix(".json")):
-                    with contextlib.suppress(OSError):
-                        files.unlink(each)
+        staging.discard(self, staged)
+
+    def writers(self) -> list[WriterInfo]:
+        """Exactly-once writers, by id."""
+        self.check_open()
+        return self.catalog.writers()
+
+    def reset_writer(self, writer_id: str) -> bool:
+        """Forgets what a writer has committed, so that its batch ids begin anew; False when it is not known."""
+        self.check_open(write=True)
+        return self.catalog.drop_writer(check_name(writer_id, "writer"))
+
+    # --- objects, producers, publish and subscribe -------------------------------------------------------------------
 
     def open_object(self, record: Record | str | bytes) -> IO[bytes]:
         """The object that a record refers to, as an open binary file, checked whole before; see `Topic.push_file`."""
@@ -446,16 +439,6 @@ class Store(StoreParts):
         """Pushes that gather into batches: see `jjq.producer.Producer` for `linger_ms`, `batch_bytes`, `window`."""
         self.check_open(write=True)
         return Producer(self, **settings)
-
-    def writers(self) -> list[WriterInfo]:
-        """Exactly-once writers, by id."""
-        self.check_open()
-        return self.catalog.writers()
-
-    def reset_writer(self, writer_id: str) -> bool:
-        """Forgets what a writer has committed, so that its batch ids begin anew; False when it is not known."""
-        self.check_open(write=True)
-        return self.catalog.drop_writer(check_name(writer_id, "writer"))
 
     # --- care --------------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from jjq.clock import now_us, stamp_us
 from jjq.config import TopicConfig
 from jjq.deferral import Delay, defer_all, delay_us
 from jjq.ephemeral import Bound
-from jjq.errors import InvalidArgument, OffsetOutOfRange, RecordTooLarge, SchemaMismatch
+from jjq.errors import InvalidArgument, RecordTooLarge, SchemaMismatch
 from jjq.facts import Facts
 from jjq.hints import keywords_of
 from jjq.log.projection import output_schema
@@ -37,17 +37,10 @@ from jjq.model import (
     make_position,
 )
 from jjq.records import METADATA, to_records
-from jjq.schema import (
-    METADATA_TYPES,
-    RAW,
-    check_headers,
-    first_larger,
-    no_column,
-    to_bytes,
-)
+from jjq.schema import METADATA_TYPES, RAW, check_headers, first_larger, no_column, to_bytes
 from jjq.skipping import check_on_data_loss, plan_past, plan_whole, read_past, resolve_past
 from jjq.staging import partition_of
-from jjq.start import At, Edge, Last, Parsed, parse_for
+from jjq.start import Edge, offset_of, parse_for
 from jjq.values import MOST, each_of, flag, shown, whole
 
 if TYPE_CHECKING:
@@ -352,28 +345,9 @@ class Topic:
         found = {}
         for bounds in map(reader.closed_offsets if closed else reader.offsets, chosen):
             one = parsed.get(bounds.partition, Edge.LATEST if end else Edge.EARLIEST)
-            found[bounds.partition] = self._resolve_one(one, bounds, closed)
+            seek = functools.partial(reader.seek_time, bounds.partition, closed=closed)
+            found[bounds.partition] = offset_of(one, bounds, self.name, seek, closed)
         return found
-
-    def _resolve_one(self, start: Parsed, bounds: PartitionOffsets, closed: bool) -> int:
-        if start is Edge.EARLIEST:
-            return bounds.start
-        if start is Edge.LATEST:
-            return bounds.end
-        if isinstance(start, Last):
-            return max(bounds.start, bounds.end - start.count)
-        if isinstance(start, At):
-            found = self.reader.seek_time(bounds.partition, start.us, closed=closed)
-            return bounds.end if found is None else found
-        assert isinstance(start, int)
-        if start > bounds.end and closed:
-            return bounds.end
-        if start > bounds.end:
-            raise OffsetOutOfRange(
-                f"offset {start} is beyond the end of partition {bounds.partition} of topic {self.name!r}, which holds "
-                f"[{bounds.start}, {bounds.end})"
-            )
-        return start
 
     # --- reading -----------------------------------------------------------------------------------------------------
 

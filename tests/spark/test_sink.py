@@ -89,7 +89,7 @@ def test_columns_go_by_name_are_widened_and_may_be_missing(spark: SparkSession, 
 @pytest.mark.parametrize(
     ("sql", "options", "says"),
     [
-        ("select 1L as a, 2 as bb", {}, "topic 't' has no column 'bb'; its columns are a, b, c"),
+        ("select 1L as a, 2 as x, 3 as y", {}, "topic 't' has no columns 'x', 'y'; its columns are a, b. Drop"),
         ("select 1L as a, 2 as b", {}, "column 'b' is int and topic 't' has it as string; cast it"),
         ("select 1.5D as a", {}, "column 'a' is double and topic 't' has it as int64; cast it"),
         ("select 1L as a", {"keyColumn": "c"}, "keyColumn names 'c'"),

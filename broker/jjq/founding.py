@@ -13,7 +13,7 @@ from typing import Any
 from jjq import files, layout
 from jjq.clock import now_us
 from jjq.errors import InvalidArgument, StoreError, StoreFormat, StoreNotFound
-from jjq.values import shown
+from jjq.values import shown, without_home
 
 FORMAT = 1
 DIRECTORIES = ("topics", "links", "quarantine")
@@ -40,12 +40,7 @@ def directory_of(given: object) -> Path:
         raise InvalidArgument(
             f"a store is a directory's path, not {shown(text)}; jjq.connect, --broker and Spark's option broker take brokers"
         )
-    if text.startswith("~"):  # neither do Python and Spark expand it, nor all shells in --store=~/jjq
-        raise InvalidArgument(
-            f"the store {shown(text)} begins with ~, which shells make the home directory of and nobody else: write the whole "
-            f"path, or ./{text} for a directory that is named so"
-        )
-    return Path(text)
+    return Path(without_home(text))
 
 
 def prepare(path: Path, create: bool, read_only: bool | None) -> bool:

@@ -95,6 +95,17 @@ def between(value: object, what: str, low: float, high: float) -> float:
     return value
 
 
+def without_home(path: str) -> str:
+    """A path that does not begin with `~`, which Python and Spark do not expand, nor all shells in `--store=~/jjq`: it would be a
+    directory named `~`. Raises InvalidArgument."""
+    if path.startswith("~"):
+        raise InvalidArgument(
+            f"{shown(path)} begins with ~, which shells make the home directory of and nobody else: write the whole path, or "
+            f"./{path} for what is named so"
+        )
+    return path
+
+
 def size(text: str) -> int:
     """Bytes of `4096`, `64KB`, `1.5 GiB`; K, M, G and T are powers of 1024."""
     match = _SIZE.fullmatch(text.strip())

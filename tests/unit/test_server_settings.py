@@ -71,6 +71,19 @@ def test_paths_in_a_file_are_from_its_directory_and_others_from_here(tmp_path: P
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["store", "tls_key", "audit_log"])
+def test_a_path_that_only_a_shell_knows_is_refused_wherever_it_stands(name: str, tmp_path: Path) -> None:
+    config = tmp_path / "jjq.toml"
+    config.write_text(f'{name} = "~/there"')
+    for load_it, where in (
+        (lambda: load({}, {}, config), f"{config}, {name}"),
+        (lambda: load({}, {f"JJQ_{name.upper()}": "~/there"}), f"JJQ_{name.upper()}"),
+        (lambda: load({name: Path("~/there")}, {}), f"--{name.replace('_', '-')}"),
+    ):
+        with pytest.raises(InvalidArgument, match=re.escape(f"{where}: '~/there' begins with ~")):
+            load_it()
+
+
 def test_the_tokens_are_in_the_store_unless_they_are_said_to_be_elsewhere() -> None:
     assert settings(store="data").tokens_file == Path("data/tokens.json")
     assert settings(store="data", tokens="t.json").tokens_file == Path("t.json")

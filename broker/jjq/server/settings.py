@@ -18,7 +18,7 @@ from jjq import files, layout
 from jjq.errors import InvalidArgument
 from jjq.hints import meant
 from jjq.model import check_name
-from jjq.values import MOST, between, shown, size, whole
+from jjq.values import MOST, between, shown, size, whole, without_home
 
 PREFIX = "JJQ_"
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -212,9 +212,7 @@ def parse(name: str, value: Any, where: str) -> Any:
 
 
 def _path(value: Any) -> Path:
-    if isinstance(value, Path):
-        return value
-    return Path(_text(value))
+    return Path(without_home(str(value) if isinstance(value, Path) else _text(value)))
 
 
 def _text(value: Any) -> str:

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from jjq.config import MAX_PARTITIONS
 from jjq.errors import InvalidArgument
 from jjq.model import check_name
-from jjq.values import shown
+from jjq.values import shown, without_home
 from pyspark_jjq.choice import Choice, parse_choice
 from pyspark_jjq.edges import Bound, parse_bound
 from pyspark_jjq.words import LONG_MAX, names_in, nearest, number
@@ -293,7 +293,7 @@ def _check_checkpoint(options: Mapping[str, str], store: str) -> None:
 def local(path: str) -> str:
     """The path that a `file:` URI names. Who writes one may have written %20 for a space, and Spark does not."""
     if not path.startswith("file:"):
-        return path
+        return without_home(path)
     written = path.removeprefix("file:")
     if written.startswith("//"):
         host, _, rest = written[2:].partition("/")

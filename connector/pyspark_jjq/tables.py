@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from jjq.errors import InvalidArgument
-from jjq.founding import directory_of
 from pyspark_jjq.choice import OPTIONS as CHOICE
 from pyspark_jjq.options import SHAPE, SINK_OPTIONS, SOURCE_OPTIONS, local
 
@@ -42,7 +41,7 @@ def defined(options: Mapping[str, str]) -> dict[str, str]:
     given |= {name: value for name, value in options.items() if name.lower() in _KNOWN}
     location = local(given.get("path", ""))
     if location:  # whole, as a table may be read from elsewhere than it was made
-        given["path"] = location if "://" in location else os.path.abspath(directory_of(location))
+        given["path"] = location if "://" in location else os.path.abspath(location)
     if any(name.lower() == "token" for name in given):
         raise InvalidArgument(
             "token is not for tables: whoever may look at the table in Spark's catalog could read it; read "

@@ -377,3 +377,9 @@ def test_one_elsewhere_is_not(checkpoint: str, tmp_path: Path) -> None:
     assert parse_sink({"path": str(store), "topic": "t", "checkpointlocation": checkpoint.format(store)}).topic == "t"
     broker = {"broker": "jjq://localhost:1", "topic": "t", "checkpointlocation": "c"}
     assert parse_sink(broker).topic == "t"
+
+
+@pytest.mark.parametrize("more", [{}, {"broker": "jjq://localhost:1"}])
+def test_a_path_that_only_a_shell_knows_is_refused(more: dict[str, str]) -> None:
+    with pytest.raises(InvalidArgument, match=r"'~/jjq' begins with ~.*: write the whole path"):
+        parse_source({"path": "~/jjq", "topic": "t", **more})

@@ -385,6 +385,7 @@ COLUMN_CASES: dict[str, tuple[list[str], bytes, int, str]] = {
     "lines": (["cols"], b"x\n", 2, "use --format json, csv or parquet"),
     "JSON that is no object": (["cols", "--format", "json"], b"[1]\n", 1, "line 1 is no object of the topic's columns"),
     "an unknown field": (["cols", "--format", "json"], b'{"i": 1, "jj": 2}\n', 1, "no column 'jj'"),
+    "a number that is none": (["cols", "--format", "json"], b'{"i": NaN}\n', 1, "nan is no whole number; write null"),
     "a field twice": (
         ["cols", "--format", "json"],
         b'{"i": 1}\n{"i": null, "i": 2}\n',

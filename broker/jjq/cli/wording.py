@@ -28,6 +28,7 @@ _SAID = (
     ("; name its directory", "; name it with --store or JJQ_STORE"),
     (", or open it with read_only=True", ""),
     ("; read from 'earliest', or with on_data_loss='skip'", "; add --start earliest, or --on-data-loss skip"),
+    ("; null is None", "; write null"),
     ("batch_id ", "--batch "),
     (
         "Commit what belongs together at once (store.stage), and give each write a writer_id of its own; `jjq writer",

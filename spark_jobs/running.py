@@ -237,6 +237,9 @@ def run_query(writer: DataStreamWriter, options: argparse.Namespace, name: str) 
     trigger = {"availableNow": True} if options.follow is None else {"processingTime": f"{options.follow} seconds"}
     with jjq.open(options.store, maintenance=False) as store:
         store_id = store.id
+    checkpoint = local(options.checkpoint)
+    if checkpoint is not None and checkpoint.resolve().is_relative_to(Path(options.store).resolve()):
+        raise Refused(f"--checkpoint: {checkpoint} is in the store {options.store}; name a directory beside it")
     with alone(options.checkpoint, name, store_id):
         query = writer.option("checkpointLocation", options.checkpoint).queryName(name).trigger(**trigger).start()
         try:

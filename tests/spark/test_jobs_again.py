@@ -61,6 +61,15 @@ def test_a_run_beside_another_one_of_the_same_query_is_refused(
     assert "cannot be a directory" in refused(route, [*words[:-1], str(tmp_path / "file")], spark)
 
 
+def test_a_checkpoint_in_the_store_is_refused_whatever_the_sink(
+    spark: SparkSession, store: jjq.Store, tmp_path: Path
+) -> None:
+    common = ["--store", str(store.path), "--topic", "t", "--checkpoint", f"file:{store.path}/checkpoint"]
+    for job, more in ((archive, ["--output", str(tmp_path / "archive")]), (route, ["--to", "all=true"])):
+        assert "is in the store" in refused(job, [*common, *more], spark)
+    assert not (store.path / "checkpoint").exists()
+
+
 def test_the_checkpoint_of_another_job_is_refused_and_does_not_pass_over_what_that_one_has_read(
     spark: SparkSession, store: jjq.Store, tmp_path: Path
 ) -> None:

@@ -22,7 +22,9 @@ HEADER_BYTES = 64 << 10  # of a request: the line, and all headers
 _HEADERS_S = 30.0  # in which they are to come
 _HANDSHAKE_S = 10.0  # in which a connection is to be encrypted
 _ACCEPT_AGAIN_S = 1.0  # after an error that is not the client's: there are too many open files
-_CLOSE_S = 5.0  # in which a client may read why its stream ends
+_CLOSE_S = (
+    5.0  # in which a client may read why its stream ends, or take the end of its answer and say goodbye, as TLS has it
+)
 _STALLED_S = 90.0  # a client that takes nothing of an answer for as long is no client any more; streams say so before
 _LINGER_S = 1.0  # in which one that is refused may send the rest of its request, and read the answer
 _MOST_LINGERING = 100
@@ -50,7 +52,9 @@ async def accept_tls(
     async def agree(client: socket.socket) -> None:
         try:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await loop.connect_accepted_socket(connect, client, ssl=context, ssl_handshake_timeout=_HANDSHAKE_S)
+            await loop.connect_accepted_socket(
+                connect, client, ssl=context, ssl_handshake_timeout=_HANDSHAKE_S, ssl_shutdown_timeout=_CLOSE_S
+            )
         except OSError:  # it is too late, or is no TLS that fits
             client.close()
 
@@ -88,6 +92,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._encrypted = transport.get_extra_info("sslcontext") is not None
         self._head_bytes = 0
         self._alarm: asyncio.TimerHandle | None = self.loop.call_later(_HEADERS_S, self._too_slow)
         self._stall: asyncio.TimerHandle | None = None
@@ -96,6 +101,12 @@ class Connection(HttpToolsProtocol):
             self._end_with(
                 refusal(503, "too_many_connections", "the broker has as many connections as it takes (max_connections)")
             )
+
+    def shutdown(self) -> None:
+        """The server stops. By TLS a client that is idle says goodbye when it comes to use the connection, which may be never."""
+        super().shutdown()
+        if self._encrypted and self._is_idle():
+            self.loop.call_later(_LINGER_S, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._hush()
@@ -178,10 +189,15 @@ class Connection(HttpToolsProtocol):
         the answer to that. While a request before it is being answered there is no other way."""
         self._hush()
         self.transport.write(answer)
-        if self._is_idle() and self.transport.can_write_eof() and len(self.lingering) < _MOST_LINGERING:
+        if self._is_idle() and len(self.lingering) < _MOST_LINGERING:
             self.lingering.add(self)
-            self.transport.write_eof()
-            self.loop.call_later(_LINGER_S, self.transport.close)
+            if self._encrypted:
+                self.transport.close()  # waits for the client's goodbye
+            else:
+                self.transport.write_eof()
+            self.loop.call_later(_LINGER_S, self.transport.abort)
+        elif self._encrypted and self._is_idle():
+            self.transport.abort()
         else:
             self.transport.close()
 

@@ -222,6 +222,36 @@ def test_a_connection_that_does_not_agree_on_tls_is_ended(
         assert client.get("/healthz").status_code == 200
 
 
+def test_whoever_is_refused_by_tls_is_let_go_of_though_it_says_no_goodbye(
+    serve: Fronting, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jjq.server.http_protocol._MOST_LINGERING", 1)
+    front, client = encrypting(serve, certificates)
+    trusting = ssl.create_default_context(cafile=certificates.authority)
+    with client, contextlib.ExitStack() as opened:
+        assert client.get("/healthz").status_code == 200
+        more = []
+        for _ in range(3):
+            sock = opened.enter_context(socket.create_connection(("127.0.0.1", front.port), 20))
+            more.append(opened.enter_context(trusting.wrap_socket(sock, server_hostname="127.0.0.1")))
+        for each in more[1:]:
+            with contextlib.suppress(ConnectionResetError), socket.socket(fileno=os.dup(each.fileno())) as below:
+                below.settimeout(20)
+                while below.recv(4096):
+                    pass
+        assert client.get("/healthz").status_code == 200
+
+
+def test_a_server_that_stops_waits_for_no_client_that_is_idle(
+    serve: Fronting, certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    front, client = encrypting(serve, certificates)
+    with client:
+        assert client.get("/healthz").status_code == 200
+        front.http.stop(5.0)
+    assert [each for each in caplog.records if each.levelname == "ERROR"] == []
+
+
 def test_more_streams_than_may_be_are_refused(serve: Fronting) -> None:
     front = serve(max_subscriptions=1)
     front.store.create_topic("t")

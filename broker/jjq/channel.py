@@ -58,6 +58,11 @@ class Delivery:
         record, state = self.record, self._settled or "in hand"
         return f"<Delivery of {record.topic!r} {record.partition}:{record.offset}, attempt {self.attempts}, {state}>"
 
+    @property
+    def _place(self) -> tuple[int, int, int]:
+        """Of two deliveries of a record, or of two records that were given one offset after a failed sync, each has its own."""
+        return self._lease.id, self.attempts, self.record.offset
+
     def ack(self) -> None:
         """The record is done: it is not delivered again."""
         self._channel.ack_many((self,))
@@ -287,9 +292,9 @@ class Channel:
         if chosen:
             now = self._clock()
             moved, late = self._state.touch(_marks(chosen), now + self._row.ack_timeout_us, now)
-            leases = {(mark.lease, offset): lease for mark, lease in moved for offset in mark.offsets()}
+            leases = {place: lease for mark, lease in moved for place in _places(mark)}
             for each in chosen:
-                each._lease = leases.get((each._lease.id, each.record.offset), each._lease)
+                each._lease = leases.get(each._place, each._lease)
             self._settle(chosen, None, late, ring=False)
 
     def _unsettled(self, deliveries: Iterable[Delivery], how: str) -> list[Delivery]:
@@ -307,10 +312,9 @@ class Channel:
         return chosen
 
     def _settle(self, deliveries: Sequence[Delivery], how: str | None, late: Sequence[Mark], *, ring: bool) -> None:
-        expired = {(mark.partition, offset, mark.attempts) for mark in late for offset in mark.offsets()}
+        expired = {place: mark.partition for mark in late for place in _places(mark)}
         for each in deliveries:
-            gone = bool(expired) and (each.record.partition, each.record.offset, each.attempts) in expired
-            each._settled = "expired" if gone else how
+            each._settled = "expired" if expired and each._place in expired else how
         if self._idle:
             self._listener.wake()  # a thread of this process may be waiting for room
         if ring:
@@ -319,7 +323,7 @@ class Channel:
             raise DeliveryExpired(
                 f"{len(expired)} of {len(deliveries)} deliveries of channel {self.name!r} had expired: they timed out and "
                 f"went to another consumer, or the channel was emptied",
-                expired=sorted({(partition, offset) for partition, offset, _ in expired}),
+                expired=sorted({(partition, offset) for (_, _, offset), partition in expired.items()}),
             )  # fmt: skip
 
     # --- the channel itself ------------------------------------------------------------------------------------------
@@ -443,6 +447,11 @@ class Channel:
         if consumer is not None:
             consumer.close(remove=False)
         self._begin()
+
+
+def _places(mark: Mark) -> Iterator[tuple[int, int, int]]:
+    """As deliveries name them."""
+    return ((mark.lease, mark.attempts, offset) for offset in mark.offsets())
 
 
 def _marks(deliveries: Iterable[Delivery]) -> list[Mark]:

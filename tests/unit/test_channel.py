@@ -2,6 +2,7 @@
 
 # ruff: noqa: F811 - fixtures are imported by their names
 
+import errno
 import threading
 from collections import Counter
 from datetime import timedelta
@@ -218,6 +219,31 @@ def test_of_two_deliveries_of_a_record_the_later_one_counts(consumer: Consumer, 
     after.ack()  # as it was
     with pytest.raises(jjq.InvalidArgument):
         before.ack()
+
+
+def test_of_two_records_with_one_offset_the_one_that_is_there_counts(
+    store: jjq.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failed sync takes records back, and gives their offsets again."""
+    topic = store.create_topic("t", sync="interval", sync_interval_ms=3_600_000)
+    handle = store.channel("t", "c", create=True, start="earliest")
+    topic.push(b"lost")
+    [before] = handle.receive()
+
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, "the disk is ill")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("jjq.files.datasync", fail)
+        with pytest.raises(jjq.StoreError):
+            store.log(topic.id, 0).sync()
+    topic.push(b"there")
+    [after] = handle.receive()
+    assert (before.record.offset, after.record.offset, after.record.value) == (0, 0, b"there")
+    with pytest.raises(jjq.DeliveryExpired, match="1 of 2"):
+        handle.touch_many([before, after])
+    after.ack()
+    assert handle.counts().acked == 1
 
 
 def test_what_lies_in_new_partitions_comes_though_records_of_another_one_are_gone(store: jjq.Store) -> None:

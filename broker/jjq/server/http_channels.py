@@ -318,13 +318,11 @@ def _settle(request: Request, method: str, ids: Sequence[str], options: Mapping[
             continue
         rest = [name for name in rest if name not in own]
         consumer.used_at = time.monotonic()
-        gone: set[tuple[int, int]] = set()
-        try:
+        # Where some have expired the others of them are settled, and so are those of other consumers.
+        with contextlib.suppress(DeliveryExpired):
             getattr(consumer.channel, method)(list(own.values()), **options)
-        except DeliveryExpired as error:  # the others of them are settled, and so are those of other consumers
-            gone = set(error.expired)
         for name, each in own.items():
-            late = (each.record.partition, each.record.offset) in gone
+            late = each._settled == "expired"
             if method == "touch_many" and not late:
                 consumer.deliveries[name] = each, consumer.used_at + consumer.channel.ack_timeout
             else:

@@ -87,6 +87,22 @@ def test_a_consumer_has_at_most_so_many_in_hand(front: Front) -> None:
     assert len(front.json("POST", f"{path}/receive?max=10&consumer=b")["deliveries"]) == 6
 
 
+def test_of_two_deliveries_of_a_record_only_the_earlier_one_is_no_longer_in_hand(front: Front) -> None:
+    front.store.create_topic("t").push(b"first")
+    path = "/api/topics/t/channels/c"
+    front.json("PUT", path, json={"ack_timeout": 0.05})
+    ids = [
+        each["id"]
+        for attempt in (1, 2)
+        for each in front.json("POST", f"{path}/receive?timeout=60")["deliveries"]
+        if each["attempts"] == attempt
+    ]
+    assert len(ids) == 2
+    answer = front.client.post(f"{path}/ack", json={"deliveries": ids})
+    assert answer.json()["message"].startswith("1 of 2 deliveries")
+    assert front.json("GET", path)["counts"]["acked"] == 1
+
+
 def test_what_one_consumer_has_no_more_does_not_keep_anothers_from_being_settled(front: Front) -> None:
     topic, path = front.store.create_topic("t"), "/api/topics/t/channels/c"
     front.json("PUT", path, json={})

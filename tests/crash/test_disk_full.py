@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import resource
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -12,9 +13,10 @@ import pytest
 
 import jjq
 from jjq.errors import JjqError, StoreError
+from jjq.repair import repair
 from tests.crash.checks import contents, open_alone
 from tests.crash.faults import Filling, Operation
-from tests.crash.killing import copy_store
+from tests.crash.killing import copy_store, elsewhere
 from tests.crash.scenarios import SCENARIOS, Scenario, make
 from tests.stores import assert_whole
 
@@ -219,3 +221,19 @@ def test_what_fits_is_taken_though_the_zeros_behind_it_are_not(many: int, tmp_pa
         assert topic.offsets()[0].end == fits * many
         push_one(topic, values, kind=many > 1)
         assert_whole(store)
+
+
+def test_who_opens_a_catalog_on_a_full_disk_is_told_so_and_repair_does_not_make_it_again(place: Path) -> None:
+    path = place / "store"
+    make(path, "always")
+
+    def without_room() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (16 << 10, resource.RLIM_INFINITY))
+        for use in (open_alone, repair):
+            with pytest.raises(
+                StoreError, match=r"catalog\.db cannot be used: database or disk is full; free some space"
+            ):
+                use(path)
+
+    elsewhere(without_room)
+    assert_whole(path)

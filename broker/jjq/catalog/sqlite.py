@@ -295,8 +295,11 @@ class SqliteDriver:
         try:
             yield
         except sqlite3.OperationalError as error:
-            advice = files.FULL if "disk is full" in str(error) else ""
-            raise StoreError(f"the catalog {self.path} cannot be used: {error}{advice}", path=str(self.path)) from error
+            why = str(error)
+            # What its processes share lies in a file beside it, for which whoever opens it first needs room.
+            if "disk is full" in why or getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_SHMSIZE:
+                why = f"database or disk is full{files.FULL}"
+            raise StoreError(f"the catalog {self.path} cannot be used: {why}", path=str(self.path)) from error
         except sqlite3.DatabaseError as error:
             raise StoreFormat(
                 f"the catalog {self.path} is damaged ({error}); `jjq repair` rebuilds it from the segment files",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from jjq.errors import InvalidArgument, JjqError, StoreNotFound, TopicNotFound
+from jjq.errors import Forbidden, InvalidArgument, JjqError, StoreNotFound, TopicNotFound
 from jjq.model import check_name
 from pyspark_jjq.columns import Destination, destination
 from pyspark_jjq.options import SinkOptions, parse_sink, tell_ignored
@@ -63,7 +63,10 @@ def stage(target: Destination, batches: Iterator[pa.RecordBatch], streaming: boo
     batch = context.getLocalProperty(BATCH_ID) if streaming else target.options.batch_id
     writer = writer_of(target.options, query_id)
     owner = (writer, int(batch)) if writer is not None and batch is not None else None
-    store = topic_of_stream(target, int(batch or 0)) if streaming else open_store(target.options.path)
+    if streaming:
+        store = topic_of_stream(target, int(batch or 0), writer, query_id)
+    else:
+        store = open_store(target.options.path)
     with store.stage(default_partition=context.partitionId(), owner=owner) as staging:
         for batch in batches:
             if batch.num_rows:
@@ -72,10 +75,10 @@ def stage(target: Destination, batches: Iterator[pa.RecordBatch], streaming: boo
     return Staged(files, query_id, None if query_id is None else _run_of(context.getLocalProperty(RUN_ID)))
 
 
-def topic_of_stream(target: Destination, batch: int) -> Store:
+def topic_of_stream(target: Destination, batch: int, writer: str | None = None, query_id: str | None = None) -> Store:
     """The store with a stream's topic in it, which the first micro-batch makes and no other. If it is missing later, so is what
     was written, and an empty one with one partition would hide that."""
-    if target.new and batch == 0:
+    if batch == 0 and target.new and not _has_committed(target.options.path, writer, query_id):
         return target.make()
     try:
         store = open_store(target.options.path)
@@ -83,11 +86,20 @@ def topic_of_stream(target: Destination, batch: int) -> Store:
             store.topic(target.options.topic)
         return store
     except (StoreNotFound, TopicNotFound) as error:
+        which = f"this is number {batch}" if batch else "that was committed"
         raise type(error)(
-            f"{error.message}. A stream makes it with its first micro-batch, and this is number {batch}: what was written before "
+            f"{error.message}. A stream makes it with its first micro-batch, and {which}: what was written before "
             "was in one that is gone. To go on into an empty one, make it (`jjq topic create`) and start the query again; to "
             "write all rows again, start it with a new checkpoint"
         ) from None
+
+
+def _has_committed(path: str, writer: str | None, query_id: str | None) -> bool:
+    """Whether the first micro-batch runs again because Spark has not noted that it was committed."""
+    try:
+        return any((each.id, each.query_id) == (writer, query_id) for each in open_store(path).writers())
+    except (StoreNotFound, Forbidden):  # who may write need not be allowed to read
+        return False
 
 
 def _run_of(group: str | None) -> str | None:

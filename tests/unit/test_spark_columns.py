@@ -193,6 +193,19 @@ def test_no_other_micro_batch_makes_what_was_deleted(store: jjq.Store, tmp_path:
     assert not (tmp_path / "unmounted").exists()
 
 
+def test_a_first_micro_batch_that_was_committed_makes_nothing_when_it_runs_again(store: jjq.Store) -> None:
+    """Its rows would be counted as there, in a topic that has none."""
+    target = of_stream(store.path, topic="t")
+    topic_of_stream(target, 0, "w", "a query")
+    store.commit([], writer_id="w", batch_id=0, query_id="a query")
+    store.delete_topic("t")
+    with pytest.raises(TopicNotFound, match=r"first micro-batch, and that was committed: .* one that is gone"):
+        topic_of_stream(target, 0, "w", "a query")
+    assert store.topics() == []
+    topic_of_stream(target, 0, "w", "another one")
+    assert [each.name for each in store.topics()] == ["t"]
+
+
 def test_a_stream_that_may_make_nothing_says_so_before_a_task_runs(store: jjq.Store, tmp_path: Path) -> None:
     refused: list[tuple[Path, type[JjqError]]] = [(store.path, TopicNotFound), (tmp_path / "none", StoreNotFound)]
     for path, error in refused:

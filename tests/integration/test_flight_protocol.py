@@ -311,6 +311,16 @@ def test_what_is_planned_is_apart(front: Front) -> None:
     assert [each[:3] for each in told] == [[1, 0, 2], [1, 3, 5]]
 
 
+def test_who_pauses_says_true_or_false(front: Front) -> None:
+    topic = front.store.create_topic("t")
+    channel = front.store.channel("t", "c", create=True)
+    about = {"handle": 1, "channel": [topic.id, "c", channel.id, 10]}
+    for action, args in (("pause_topic", {"topic_id": topic.id}), ("pause_channel", about)):
+        with pytest.raises(flight.FlightError, match="paused must be true or false"):
+            front.act(action, {"args": {**args, "paused": "no"}, "session": "a session"})
+    assert not channel.paused
+
+
 @SAFE
 @given(data=st.binary(max_size=200))
 def test_tickets_and_commands_of_any_bytes_are_refused(front: Front, data: bytes) -> None:

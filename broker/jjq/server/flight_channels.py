@@ -169,7 +169,7 @@ def channel_is_paused(call: Call, handle: int, channel: Any) -> bool:
 @action
 def pause_channel(call: Call, handle: int, channel: Any, paused: bool) -> None:
     found = _channel(call, handle, channel, "channel.pause").channel
-    (found.pause if paused else found.unpause)()
+    (found.pause if flag(paused, "paused") else found.unpause)()
 
 
 @action

@@ -30,20 +30,21 @@ class Syncer:
 
     def __init__(self) -> None:
         self._due: dict[PartitionLog, float] = {}  # and when, by the monotonic clock
-        self._wake = threading.Condition()
+        self._mutex = threading.Lock()  # taken by itself: where a condition takes it, an interrupt may leave it taken
+        self._wake = threading.Condition(self._mutex)
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="jjq-sync", daemon=True)
         self._thread.start()
 
     def watch(self, log: PartitionLog, interval_s: float) -> None:
         if log not in self._due:
-            with self._wake:
+            with self._mutex:
                 self._due.setdefault(log, time.monotonic() + interval_s)
                 self._wake.notify()
 
     def _run(self) -> None:
         while True:
-            with self._wake:
+            with self._mutex:
                 while not self._stopping:
                     left = min(self._due.values()) - time.monotonic() if self._due else None
                     if left is not None and left <= 0:
@@ -67,7 +68,7 @@ class Syncer:
                 return
 
     def stop(self) -> None:
-        with self._wake:
+        with self._mutex:
             self._stopping = True
             self._wake.notify()
         self._thread.join()

@@ -9,6 +9,7 @@ with store.producer(linger_ms=5) as producer:
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -74,7 +75,7 @@ class _Batch:
     """Records of one partition, chosen among as many (0: by the callers), that will be one message."""
 
     __slots__ = (
-        "_callbacks", "_condition", "_moved", "among", "began", "error", "finished", "headers", "keys", "limit", "offset", "partition",
+        "_callbacks", "_moved", "_waiters", "among", "began", "error", "finished", "headers", "keys", "limit", "offset", "partition",
         "plain", "ready", "size", "stamps", "timestamp", "topic", "values",
     )  # fmt: skip
 
@@ -93,25 +94,31 @@ class _Batch:
         self.timestamp: int | None = 0
         self.error: BaseException | None = None
         self.finished = False
-        self._condition = threading.Condition()
+        self._waiters: list[threading.Lock] = []
         self._callbacks: list[Callable[[], Any]] = []
         self._moved: list[tuple[_Batch, int]] | None = None  # where each record is since the batch was divided
 
     def add(self, value: Any, key: bytes | None, headers: Any, stamp: int | None) -> int:
         """Adds a record, and returns which it is."""
         index = len(self.values)
-        self.values.append(value)
         if key is not None or self.keys is not None:
             self.keys = self.keys if self.keys is not None else [None] * index
-            self.keys.append(key)
+            self.keys[index:] = [key]  # here and below, in the place of what an interrupted one has left
         if headers is not None or self.headers is not None:
             self.headers = self.headers if self.headers is not None else [None] * index
-            self.headers.append(headers)
+            self.headers[index:] = [headers]
         if stamp is not None:
             self.stamps = self.stamps or []
-            self.stamps.append(stamp)
+            self.stamps[index:] = [stamp]
         self.plain = self.keys is None and self.headers is None and self.stamps is None
+        self.values.append(value)  # last: with its value a record is there
         return index
+
+    def trim(self) -> None:
+        """Nothing is added any more."""
+        for each in (self.keys, self.headers, self.stamps):
+            if each is not None:
+                del each[len(self.values) :]
 
     def divide(self) -> list[_Batch]:
         """The same records by the partitions that are chosen for them now."""
@@ -133,38 +140,48 @@ class _Batch:
         batch, index = self._moved[index]
         return batch.where(index)
 
+    # One thread finishes, others wait and call back. None of them holds a lock, which an interrupt could leave locked.
+
     def wait(self, timeout: float | None) -> None:
         seconds = timeout_s(timeout)
         if not self.finished:
-            with self._condition:
-                if not self._condition.wait_for(lambda: self.finished, seconds):
-                    raise TimeoutError("the record is not written yet; it may still be")
+            self._wait(-1 if seconds is None else seconds)
+
+    def _wait(self, seconds: float) -> None:
+        waiter = threading.Lock()
+        waiter.acquire()
+        self._waiters.append(waiter)  # before it looks, as whoever finishes says so before it wakes
+        if not self.finished and not waiter.acquire(timeout=seconds):
+            with contextlib.suppress(ValueError):
+                self._waiters.remove(waiter)
+            raise TimeoutError("the record is not written yet; it may still be")
 
     def when_done(self, callback: Callable[[], Any]) -> None:
-        with self._condition:
-            if not self.finished:
-                self._callbacks.append(callback)
-                return
-        callback()
+        self._callbacks.append(callback)
+        if self.finished:
+            self._call_back()
 
     def leave_to_parent(self) -> None:
-        self._condition = threading.Condition()  # the parent's may be held
-        self._callbacks = []
+        self._waiters, self._callbacks = [], []
         self.finish(
             StoreError("the record was pushed before the fork: the parent process writes it, and knows where it is")
         )
 
     def finish(self, error: BaseException | None) -> None:
-        with self._condition:
-            self.error = error
-            self.finished = True
-            callbacks, self._callbacks = self._callbacks, []
-            self._condition.notify_all()
-        for callback in callbacks:
-            try:
-                callback()
-            except Exception:
-                log.exception("a callback of a push failed")
+        self.error = error
+        self.finished = True
+        while self._waiters:
+            self._waiters.pop().release()
+        self._call_back()
+
+    def _call_back(self) -> None:
+        with contextlib.suppress(IndexError):  # none is left; another thread may call some of them
+            while True:
+                callback = self._callbacks.pop(0)
+                try:
+                    callback()
+                except Exception:
+                    log.exception("a callback of a push failed")
 
 
 @keywords_of("__init__")
@@ -288,18 +305,20 @@ class Producer:
                 self._among[topic] = among
                 for each in [each for each in self._open if each[0] == topic]:
                     self._end_locked(self._open[each])
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="jjq-producer", daemon=True)
+                thread.start()
+                self._thread = thread  # not before: amid an interrupt it may not have started
             batch = self._open.get((topic, place))
             if batch is not None and (batch.among != among or batch.size + size > batch.limit):
                 self._end_locked(batch)
                 batch = None
             if batch is None:
-                batch = self._open[topic, place] = _Batch(target, place, among)
-                if len(self._open) == 1:
+                batch = _Batch(target, place, among)
+                if not self._open:
                     self._changed.notify_all()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="jjq-producer", daemon=True)
-                self._thread.start()
             index = batch.add(data, plain_key, pairs, None if stamps is None else stamps[0])
+            self._open[topic, place] = batch  # behind all that may be interrupted: it is told of, and has a record
             self._pending += 1
             batch.size += size
             if batch.size >= self._batch_bytes:
@@ -310,9 +329,9 @@ class Producer:
         """Has a batch that is full written next. Until the thread comes to it, it goes on to grow: the more there is in one
         write, the fewer of them, and syncs, it takes."""
         if not batch.ready:
+            self._changed.notify_all()  # first, as an interrupt may come between
             batch.ready = True
             self._ready.append(batch)
-            self._changed.notify_all()
         if batch.size >= _GROWN * self._batch_bytes:
             self._end_locked(batch)
 
@@ -364,6 +383,9 @@ class Producer:
     # --- the thread that writes ----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        with self._mutex:
+            if self._thread is not threading.current_thread():
+                return  # an interrupt came amid its start: the next push starts another
         while True:
             with self._mutex:
                 self._writing = batch = self._next_locked()
@@ -372,6 +394,7 @@ class Producer:
             self._deliver(batch)
 
     def _deliver(self, batch: _Batch) -> None:
+        batch.trim()
         try:
             error = self._write(batch)
         except MorePartitions:

@@ -205,7 +205,8 @@ class Listener:
 
     def __init__(self, paths: Callable[[], list[Path] | None]) -> None:
         self._paths = paths
-        self._condition = threading.Condition()
+        self._mutex = threading.RLock()  # taken by itself: where a condition takes it, an interrupt may leave it taken
+        self._condition = threading.Condition(self._mutex)
         self._wakes = 0
         self._watches: dict[Path, int] = {}
         self._watcher: _Watcher | None = None  # whose they are: in a forked child it is another one, which knows none
@@ -215,7 +216,7 @@ class Listener:
 
     def wake(self) -> None:
         """Ends every sleep that was armed before; from any thread."""
-        with self._condition:
+        with self._mutex:
             self._wakes += 1
             self._condition.notify_all()
             for bell in self._bells:
@@ -232,7 +233,7 @@ class Listener:
             )  # before it is asked what to watch: what changes that is told by a file, and ends the sleep
             wanted = None if self._closed else self._paths()
             watcher = None if wanted is None else _get_watcher()
-            with self._condition:
+            with self._mutex:
                 if watcher is None or wanted is None or self._closed:
                     self.told = False
                     return self._wakes
@@ -263,23 +264,23 @@ class Listener:
 
     def wait(self, over: Callable[[], bool], seconds: float) -> None:
         """Until `over`, which is asked whenever this listener is woken or told to wait no more."""
-        with self._condition:
+        with self._mutex:
             self._condition.wait_for(over, seconds)
 
     def wait_no_more(self) -> None:
-        with self._condition:
+        with self._mutex:
             self._condition.notify_all()
 
     def ring_when_woken(self, bell: Callable[[], None], armed: int) -> bool:
         """Has `bell` called by each `wake` from here on; False, and it is not, if there was one since `armed`."""
-        with self._condition:
+        with self._mutex:
             if self.woken(armed):
                 return False
             self._bells.add(bell)
             return True
 
     def ring_no_more(self, bell: Callable[[], None]) -> None:
-        with self._condition:
+        with self._mutex:
             self._bells.discard(bell)
 
     async def sleep_async(self, armed: int, seconds: float) -> None:
@@ -304,7 +305,7 @@ class Listener:
 
     def close(self) -> None:
         """Ends all sleeps, and listens no more."""
-        with self._condition:
+        with self._mutex:
             self._closed = True
             if self._watcher is not None and self._watcher is _watcher:
                 for number in self._watches.values():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import sys
 import threading
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from jjq import files, wake
 from jjq.log.active import ActiveFile
 from jjq.log.partition import PartitionLog
 from jjq.log.stream import StreamReader
+from jjq.producer import Producer, _Batch
 from jjq.wake import Listener, wait_for
 from tests.stores import roll
 
@@ -156,6 +159,63 @@ def test_after_an_interrupt_in_a_commit_pushes_go_on(code: CodeType, line: int, 
         assert is_interrupted(lambda: topic.push_table(second, writer_id="w", batch_id=1), code, line)
         topic.push(b"third")
         assert topic.read().read_all()["value"].to_pylist() == [b"first", b"third"]
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["first", "next"])
+@pytest.mark.parametrize(("code", "line"), places(Producer.push, _Batch.add, threading.Thread.start), ids=named)
+def test_after_an_interrupt_a_producer_writes_what_it_has_taken(
+    code: CodeType, line: int, begun: bool, tmp_path: Path
+) -> None:
+    with jjq.open(tmp_path, maintenance=False) as store:
+        topic = store.create_topic("t")
+        with store.producer(linger_ms=60_000) as producer:
+            if begun:
+                producer.push("t", b"first", key=b"first", headers={"is": b"first"})
+            is_interrupted(lambda: producer.push("t", b"second", key=b"second", headers={"is": b"second"}), code, line)
+            producer.push("t", b"third", key=b"third", headers={"is": b"third"})
+            producer.flush(30)
+        rows = topic.read(metadata=["_key", "_headers"]).read_all().to_pylist()
+    assert [row["value"] for row in rows if row["value"] != b"second"] == [b"first", b"third"][not begun :]
+    assert all(row["_key"] == row["value"] == row["_headers"][0]["value"] for row in rows)
+
+
+def push_in_background(store: jjq.Store) -> None:
+    with store.producer(linger_ms=0) as producer:
+        producer.push("t", b"value").result(30)
+
+
+USES: dict[str, Callable[[jjq.Store], Callable[[], object]]] = {
+    "producer": lambda store: functools.partial(push_in_background, store),
+    "push": lambda store: functools.partial(store.topic("t").push, b"value"),
+    "wait": lambda store: functools.partial(store.subscriber("s").pop, timeout=0.001),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_an_interrupt_as_a_lock_is_taken_leaves_none_locked(use: str, tmp_path: Path) -> None:
+    """A condition takes its lock in Python, where an interrupt may come behind it."""
+    enter = threading.Condition.__enter__.__code__
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code is enter and event == "return" and frame.f_back and "jjq" in frame.f_back.f_code.co_filename:
+            raise KeyboardInterrupt
+        return trace
+
+    with jjq.open(tmp_path, maintenance=False) as store:
+        store.create_topic("t", sync="interval", sync_interval_ms=3_600_000)
+        store.create_subscriber("t", "s", start="latest")
+        act = USES[use](store)
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            with contextlib.suppress(KeyboardInterrupt):
+                act()
+        finally:
+            sys.settrace(before)
+        again = threading.Thread(target=act, daemon=True)
+        again.start()
+        again.join(30)
+        assert not again.is_alive()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")

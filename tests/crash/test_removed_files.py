@@ -83,6 +83,35 @@ def test_nothing_is_acknowledged_into_a_directory_that_was_moved_away_for_a_copy
         again.topic("t").push(b"goes on")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda store: store.topic("t").push_table(pa.table({"value": [b"more"]}), writer_id="w", batch_id=1),
+        lambda store: store.alter_topic("t", sync="none"),
+        lambda store: store.topic("t").empty(),
+        lambda store: roll(store, "t"),
+        lambda store: store.log(store.topic("t").id, 0).sync(),
+    ],
+    ids=["commit", "alter", "empty", "roll", "sync"],
+)
+@pytest.mark.parametrize("known", [True, False], ids=["with the file open", "without"])
+def test_nothing_is_changed_by_the_lock_of_a_directory_that_was_moved_away(
+    store: jjq.Store, tmp_path: Path, known: bool, change: Callable[[jjq.Store], object]
+) -> None:
+    topic, _ = begin(store, "interval")
+    place = store.path / "topics" / topic.id / "0"
+    place.rename(tmp_path / "aside")
+    shutil.copytree(tmp_path / "aside", place)
+    if not known:
+        store.log(topic.id, 0).forget_active()
+    with pytest.raises(jjq.StoreError, match="was replaced while it was open"):
+        change(store)
+    assert_whole(store.path)
+    with jjq.open(store.path, maintenance=False) as again:
+        change(again)
+        assert_whole(again)
+
+
 @pytest.mark.parametrize("sync", ["interval", "none"])
 def test_where_pushes_do_not_wait_for_the_disk_it_is_seen_soon(store: jjq.Store, sync: str) -> None:
     topic, _ = begin(store, sync)

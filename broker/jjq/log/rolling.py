@@ -118,7 +118,9 @@ class Partition:
                     and (settings.segment_age_us is None or now - active.opened_at < settings.segment_age_us)
                 ) or not active.rows:
                     return active
-                active.close_locked("rolled")
+                if due:
+                    active.close_locked("rolled")
+                self._looked_at = 0  # it is ended only where it is sure to be the one that others find
                 continue
             try:
                 active.refresh_locked()
@@ -142,6 +144,7 @@ class Partition:
             )  # fmt: skip
 
     def _load_locked(self, now: int) -> ActiveFile:
+        self._check_lock_named()
         row = self._catalog.partition(self.topic_id, self.partition)
         settings = self._facts.settings()
         if row.boot_id != self._boot_id:
@@ -238,7 +241,8 @@ class Partition:
     def _named_locked(self, row: PartitionState) -> ActiveFile:
         """The active file that the partition's row names, with what others have written taken in."""
         active = self._active
-        if active is None or active.uuid != row.active:
+        if active is None or active.uuid != row.active or not active.named(surely=True):
+            self._check_lock_named()
             self.forget_active()
             settings = self._facts.settings()
             active = self._open_active(row)
@@ -251,7 +255,7 @@ class Partition:
         row = self._catalog.partition(self.topic_id, self.partition)
         if row.active is None:
             return False
-        now = now_us()
+        now, self._looked_at = now_us(), 0
         active = self._ready_locked(now)
         if not active.rows:
             return False

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import pytest
 
 import jjq
+from jjq.client import connection
 from jjq.client.channel import RemoteChannel
 from jjq.client.pubsub import RemotePubSub
 from jjq.client.subscriber import RemoteSubscriber
@@ -289,6 +290,44 @@ def test_what_a_cancelled_wait_on_a_channel_has_received_comes_next(store: jjq.S
 
     # One in flight at most: were the first one lost with the cancelled wait, nothing could come.
     assert [each.record.value for each in asyncio.run(run())] == [b"a"]
+
+
+def requests_of(handle: Any) -> int:
+    """How many this client has made of the broker so far, this one counted; none of a store in this process."""
+    remote = isinstance(handle, RemoteChannel | RemotePubSub)
+    return next(handle._remote.connection._numbers) if remote else 0
+
+
+def test_who_waits_after_a_cancelled_wait_waits_for_what_that_one_gets(
+    store: jjq.Store, topic: jjq.Topic, reopen: Reopen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_WAIT_MAIN_S", 30.0)  # no request is to end before there is something
+    channel, other = store.channel("letters", "work", create=True, max_in_flight=1), reopen()
+    subscription = store.pubsub(ignore_subscribe_messages=True)
+    subscription.subscribe("news")
+
+    async def run(handle: Any, act: Callable[[], Any]) -> tuple[list[Any], int]:
+        before = requests_of(handle)
+        task = asyncio.ensure_future(first(handle, 1))
+        while not sleeps(handle)():
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        found = await meanwhile(first(handle, 1), act, sleeps(handle))
+        return found, requests_of(handle) - before
+
+    def push() -> None:
+        other.topic("letters").push(b"d")
+
+    for _ in range(3):
+        channel.ack_many(channel.receive())
+    remote = isinstance(channel, RemoteChannel)
+    [delivery], asked = asyncio.run(run(channel, push))
+    assert (delivery.record.value, asked) == (b"d", 2 if remote else 0)
+    [message], asked = asyncio.run(run(subscription, lambda: other.publish("news", b"1")))
+    assert (message["data"], asked) == (b"1", 2 if remote else 0)
+    subscription.close()
 
 
 def test_a_subscription_gives_messages_in_a_loop(store: jjq.Store, reopen: Reopen) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections import deque
@@ -91,11 +90,11 @@ class RemoteChannel(RemoteHandle, Channel):
     def receive(self, max_records: int = 1, timeout: float | None = 0.0) -> list[Delivery]:
         most, seconds = whole(max_records, "max_records", 1), timeout_s(timeout)
         self._check_receiving()
-        with self._mutex:
-            if self._ahead:
-                return [self._ahead.popleft() for _ in range(min(most, len(self._ahead)))]
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
+            with self._mutex:
+                if self._ahead:
+                    return [self._ahead.popleft() for _ in range(min(most, len(self._ahead)))]
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             wait = self._remote.connection.wait_s(left)
             found = self._receive(most, wait)
@@ -119,8 +118,7 @@ class RemoteChannel(RemoteHandle, Channel):
         self._check_receiving()
         while True:
             while (delivery := self._take_ahead()) is None:
-                wait = self._remote.connection.wait_s(None)
-                await asyncio.wrap_future(self._remote.executor.submit(self._receive_ahead, wait))
+                await self._wait_once(self._receive_ahead)
             yield delivery
 
     def _take_ahead(self) -> Delivery | None:

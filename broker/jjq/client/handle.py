@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from jjq.errors import StoreClosed
@@ -21,6 +24,7 @@ class RemoteHandle(ABC):
         self._remote = store
         self._handle = next(store.handle_numbers)
         self._closed = self._asked = False
+        self._left: list[Future[None]] = []  # requests that wait, for coroutines that were cancelled
 
     def __del__(self) -> None:
         if getattr(self, "_asked", False) and not self._closed:
@@ -43,6 +47,29 @@ class RemoteHandle(ABC):
         except StoreClosed:
             self._check_open()  # by this process: it says so in our words
             raise
+
+    async def _wait_once(self, ask_ahead: Callable[[float], None]) -> None:
+        """Has a thread ask once, and wait, for a coroutine. What it gets is ahead, for whoever comes first.
+
+        A request whose coroutine was cancelled may be about to get what there is, so who comes next awaits that one: another
+        would wait in vain.
+        """
+        future = self._left_behind() or self._remote.executor.submit(ask_ahead, self._remote.connection.wait_s(None))
+        try:
+            await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            if not future.cancel():
+                self._left.append(future)
+            raise
+
+    def _left_behind(self) -> Future[None] | None:
+        while True:
+            try:
+                future = self._left.pop()
+            except IndexError:
+                return None
+            if not future.done():
+                return future
 
     def close(self) -> None:
         if not self._closed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections import deque
@@ -128,9 +127,7 @@ class RemotePubSub(RemoteHandle, PubSub):
     async def _listen_async(self) -> AsyncIterator[Message]:
         while self.subscribed or self._waiting:
             if not self._waiting:
-                await asyncio.wrap_future(
-                    self._remote.executor.submit(self._ask_ahead, self._remote.connection.wait_s(None))
-                )
+                await self._wait_once(self._ask_ahead)
             with self._mutex:
                 found = self._waiting.popleft() if self._waiting else None
             if found is not None:

@@ -95,7 +95,7 @@ class _Batch:
         self.error: BaseException | None = None
         self.finished = False
         self._waiters: list[threading.Lock] = []
-        self._callbacks: list[Callable[[], Any]] = []
+        self._callbacks: deque[Callable[[], Any]] = deque()
         self._moved: list[tuple[_Batch, int]] | None = None  # where each record is since the batch was divided
 
     def add(self, value: Any, key: bytes | None, headers: Any, stamp: int | None) -> int:
@@ -162,7 +162,7 @@ class _Batch:
             self._call_back()
 
     def leave_to_parent(self) -> None:
-        self._waiters, self._callbacks = [], []
+        self._waiters, self._callbacks = [], deque()
         self.finish(
             StoreError("the record was pushed before the fork: the parent process writes it, and knows where it is")
         )
@@ -177,7 +177,7 @@ class _Batch:
     def _call_back(self) -> None:
         with contextlib.suppress(IndexError):  # none is left; another thread may call some of them
             while True:
-                callback = self._callbacks.pop(0)
+                callback = self._callbacks.popleft()
                 try:
                     callback()
                 except Exception:

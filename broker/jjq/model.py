@@ -57,10 +57,14 @@ class PositionRange:
 
 
 class Positions(Sequence[Position]):
-    """The positions of records pushed together, in the order they were given; `ranges` has one range a partition."""
+    """The positions of records pushed together, in the order they were given; `ranges` has one range a partition. `duplicate`
+    when a writer's batch was there already: then they are those of the first time, and nothing was pushed."""
 
-    def __init__(self, ranges: Sequence[PositionRange], partitions: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, ranges: Sequence[PositionRange], partitions: Sequence[int] | None = None, duplicate: bool = False
+    ) -> None:
         self.ranges = tuple(ranges)
+        self.duplicate = duplicate
         self._partitions = partitions
         self._each: list[Position] | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from jjq.store import Store
     from jjq.topic import Headers, Timestamp, Topic
 
+log = logging.getLogger(__name__)
 _MOST_BYTES = (1 << 31) - (1 << 20)  # of a message: Arrow's offsets have 32 bits
 _LOOKED_AT = 8  # rows of a push, for how large they are
 _LARGE_BYTES = 4 << 10
@@ -125,6 +127,11 @@ def push_table(
             )
             staged = stage.finish()
             result = store.commit(staged, writer_id=writer_id, batch_id=batch_id)
+        if result.duplicate:
+            log.warning(
+                "batch %s of writer %s was pushed to topic %s before, so nothing was pushed; other rows need another batch_id",
+                batch_id, writer_id, topic.name,
+            )  # fmt: skip
         return _linked(topic, result, staged, None)
     while True:
         default, among = topic.choose(partition, None)
@@ -171,7 +178,7 @@ def _linked(topic: Topic, result: Commit, staged: Sequence[StagedFile], places: 
     ranges = []
     for place, (start, end) in sorted(result.positions.get(topic.name, {}).items()):
         ranges.append(PositionRange(place, start, end, stamps.get(place) or _stamp_at(topic, place, start)))
-    return Positions(ranges, places)
+    return Positions(ranges, places, result.duplicate)
 
 
 def _stamp_at(topic: Topic, partition: int, offset: int) -> int | None:

@@ -23,12 +23,16 @@ def test_a_run_or_a_query_without_a_writer_is_refused(store: jjq.Store) -> None:
         store.commit([], query_id="q")
 
 
-def test_a_batch_of_a_writer_happens_once(store: jjq.Store) -> None:
+def test_a_batch_of_a_writer_happens_once(store: jjq.Store, caplog: pytest.LogCaptureFixture) -> None:
     topic = store.create_topic("t", schema=FLIGHTS, partitions=2)
     table = pa.table({"carrier": ["AA", "UA", "DL"], "delay": [1, 2, 3]})
     first = topic.push_table(table, key="carrier", writer_id="loader", batch_id=1)
     again = topic.push_table(table, key="carrier", writer_id="loader", batch_id=1)
     assert repr(first) == repr(again)
+    assert (first.duplicate, again.duplicate) == (False, True)
+    assert [each.getMessage() for each in caplog.records if each.levelname == "WARNING"] == [
+        "batch 1 of writer loader was pushed to topic t before, so nothing was pushed; other rows need another batch_id"
+    ]
     topic.push_table(table, key="carrier", writer_id="loader", batch_id=2)
     assert topic.read().read_all().num_rows == 6
     assert [(w.id, w.last_batch) for w in store.writers()] == [("loader", 2)]

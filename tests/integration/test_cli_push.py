@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime as dt
+import gzip
 import json
 import os
 import pty
@@ -353,6 +354,9 @@ def test_a_batch_of_a_writer_is_pushed_once(cli: Cli) -> None:
 RAW_CASES: dict[str, tuple[list[str], bytes, int, str]] = {
     "no such topic": (["raww"], b"", 1, "did you mean 'raw'"),
     "no such file": (["raw", "nothing.csv"], b"", 1, "No such file"),
+    "a value for a file": (["raw", '{"a": 1}'], b"", 1, "values come from the standard input"),
+    "a compressed file": (["raw", "packed.csv.gz"], b"", 1, "is compressed: zcat"),
+    "a compressed file of columns": (["raw", "packed.csv.gz", "--format", "csv"], b"", 1, "is compressed: zcat"),
     "a directory": (["raw", "."], b"", 1, "it is a directory"),
     "no such format": (["raw", "--format", "xml"], b"", 2, "invalid choice"),
     "no such partition": (["raw", "--partition", "9"], b"x\n", 2, "partitions 0 to 0"),
@@ -437,6 +441,7 @@ def test_what_cannot_go_into_a_topic_of_plain_values(
 ) -> None:
     with cli.open() as store:
         store.create_topic("raw", max_record_bytes=4096)
+    (cli.directory / "packed.csv.gz").write_bytes(gzip.compress(b"value\na\n"))
     assert says in cli.error("push", *arguments, stdin=stdin, code=code)
     assert values(cli, "raw") == []
 

@@ -188,6 +188,22 @@ def test_a_table_goes_in_by_requests_as_large_as_the_broker_takes(tmp_path: Path
         made.close()
 
 
+def test_a_record_that_is_larger_than_the_broker_takes_is_told_its_bound(tmp_path: Path) -> None:
+    made = Front(tmp_path / "store", max_record_bytes=1024)
+    try:
+        with jjq.connect(f"jjq://127.0.0.1:{made.port}") as store:
+            topic = store.create_topic("t", max_record_bytes=4096)
+            for push in (lambda: topic.push(b"x" * 2000), lambda: topic.push(b"", key=b"k" * 2000)):
+                with pytest.raises(jjq.RecordTooLarge, match=r"broker takes up to 1,024 \(max_record_bytes\)"):
+                    push()
+            store.alter_topic("t", max_record_bytes=100)
+            with pytest.raises(jjq.RecordTooLarge, match="topic takes up to 100"):
+                topic.push(b"x" * 500)
+        assert values(made, "t") == []
+    finally:
+        made.close()
+
+
 def test_a_write_of_a_stage_that_is_refused_amid_it_ends_the_stage(tmp_path: Path) -> None:
     made = Front(tmp_path / "store", max_request_bytes=20_000, token_bytes_per_s=10_000)
     try:

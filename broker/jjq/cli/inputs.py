@@ -49,6 +49,20 @@ class InputError(JjqError):
     code = "input"
 
 
+_PACKED = {
+    b"\x1f\x8b": "zcat",
+    b"\x28\xb5\x2f\xfd": "zstdcat",
+    b"BZh": "bzcat",
+    b"\xfd7zXZ\0": "xzcat",
+    b"PK\x03\x04": "unzip -p",
+}
+
+
+def _packed_by(start: bytes) -> str | None:
+    """What unpacks a file that begins so; None for one that is not compressed."""
+    return next((command for magic, command in _PACKED.items() if start.startswith(magic)), None)
+
+
 class Source:
     """The bytes of a file, or of the standard input. `read` counts them, `size` is None where nobody knows."""
 
@@ -60,10 +74,18 @@ class Source:
             self.fd = sys.stdin.fileno() if self.path is None else os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             found = os.fstat(self.fd)
         except OSError as error:
-            raise InputError(f"cannot read {self.name}: {error.strerror}") from error
+            values = isinstance(error, FileNotFoundError) and self.path is not None and self.path.suffix == ""
+            hint = (
+                "; this names a file, and values come from the standard input: echo VALUE | jjq push TOPIC"
+                if values
+                else ""
+            )
+            raise InputError(f"cannot read {self.name}: {error.strerror}{hint}") from error
         if stat.S_ISDIR(found.st_mode):
             raise InputError(f"cannot read {self.name}: it is a directory")
         self.is_file = stat.S_ISREG(found.st_mode)
+        if self.is_file and self.path is not None and (packed := _packed_by(os.pread(self.fd, 6, 0))) is not None:
+            raise InputError(f"{self.name} is compressed: {packed} {self.name} | jjq push TOPIC --format ...")
         self.size = found.st_size if self.is_file else None
 
     def __enter__(self) -> Source:

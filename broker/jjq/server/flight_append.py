@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from jjq import pushing
-from jjq.errors import InvalidArgument
+from jjq.errors import InvalidArgument, RecordTooLarge
 from jjq.log.requests import OVERHEAD_BYTES, Append, MorePartitions
 from jjq.schema import PLAIN, RAW, cast, conform, header_column, longest_headers, pushed
 from jjq.topic import Topic
@@ -30,7 +30,7 @@ def append(
         raise InvalidArgument(f"the batch has no column {missing[0]}; it may be null in every row")
     if not batch.num_rows:
         raise InvalidArgument("the batch has no rows")
-    request = _request(topic, batch, stamps, min(topic.config.max_record_bytes, max_record_bytes))
+    request = _request(topic, batch, stamps, max_record_bytes)
     return _append(topic, place, among, request, mark)
 
 
@@ -43,7 +43,7 @@ def append_value(
         raise InvalidArgument(f"topic {topic.name!r} has a schema: a record of it is sent as a batch")
     if len(value) <= min(topic._plain_bytes, max_record_bytes):
         return topic._store.log(topic.id, place).append_value(topic.schema_version, value, among, mark)
-    request = _plain(topic, [None], [value], None, min(topic.config.max_record_bytes, max_record_bytes))
+    request = _plain(topic, [None], [value], None, max_record_bytes)
     return _append(topic, place, among, request, mark)
 
 
@@ -59,19 +59,26 @@ def _append(topic: Topic, place: int, among: int, request: Append, mark: tuple[b
 
 
 def _plain(
-    topic: Topic, keys: list[bytes | None], values: list[bytes | None], stamps: Sequence[int] | None, limit: int
-) -> Append:
+    topic: Topic, keys: list[bytes | None], values: list[bytes | None], stamps: Sequence[int] | None, max_record_bytes: int,
+) -> Append:  # fmt: skip
     """What most small batches are: the checks that are for columns would take longer than to append it."""
     for key, value in zip(keys, values, strict=True):
-        topic.check_size(len(value or b"") + len(key or b""), limit, "the record")
+        size = len(value or b"") + len(key or b"")
+        if size > max_record_bytes:
+            raise RecordTooLarge(
+                f"the record has {size:,} bytes, the broker takes up to {max_record_bytes:,} (max_record_bytes)"
+            )
     return pushing.request(topic, values, keys, None, stamps)
 
 
-def _request(topic: Topic, batch: pa.RecordBatch, stamps: Sequence[int] | None, limit: int) -> Append:
+def _request(
+    topic: Topic, batch: pa.RecordBatch, stamps: Sequence[int] | None, max_record_bytes: int
+) -> Append:  # fmt: skip
     if topic.schema is None and batch.num_rows <= _SINGLES and batch.schema.equals(PLAIN):
         keys, headers, values = batch.columns
         if headers.null_count == len(headers):
-            return _plain(topic, keys.to_pylist(), values.to_pylist(), stamps, limit)
+            return _plain(topic, keys.to_pylist(), values.to_pylist(), stamps, max_record_bytes)
+    limit = min(topic.config.max_record_bytes, max_record_bytes)
     topic.check_size(batch.nbytes, topic.config.max_batch_bytes, "the batch")
     keys = cast(batch.column("_key"), pa.binary(), "_key")
     headers = header_column(batch.column("_headers"))

@@ -60,7 +60,8 @@ class Topics:
         """Pushes rows in their order, without a key; the topic is made if it is missing.
 
         With a schema, written as Spark writes it ("carrier string, delay int"), the topic has these columns; without
-        one its records are bytes. It is needed once for each topic. `settings` are those of `create_topic`.
+        one its records are bytes. It is needed once for each topic; another one, or other `settings` (those of `create_topic`),
+        than the topic has are refused.
         """
         from pyspark.sql.pandas.types import to_arrow_schema
         from pyspark.sql.types import StructType
@@ -68,12 +69,14 @@ class Topics:
         from pyspark_jjq.columns import plain
         from pyspark_jjq.stores import find_topic
 
+        columns = None
+        if schema is not None:
+            columns = plain(to_arrow_schema(cast("StructType", StructType.fromDDL(schema)), timezone="UTC"))
         found = find_topic(self.store, topic)
-        if found is None:
-            columns = None
-            if schema is not None:
-                columns = plain(to_arrow_schema(cast("StructType", StructType.fromDDL(schema)), timezone="UTC"))
-            found = self.store.create_topic(topic, schema=columns, **settings)
+        if found is None and columns is None and any(isinstance(row, Mapping) for row in rows):
+            raise InvalidArgument(f"topic {topic!r} is made by this push, and these rows have columns: give their schema=")
+        if found is None or columns is not None or settings:  # refused where the topic is there and has others
+            found = self.store.create_topic(topic, schema=columns, exist_ok=True, **settings)
         found.push_many(list(rows))
 
     def stream(self, topic: str, **options: Any) -> DataFrame:

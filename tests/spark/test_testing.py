@@ -11,7 +11,7 @@ from chispa.dataframe_comparer import DataFramesNotEqualError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from jjq.errors import InvalidArgument
+from jjq.errors import InvalidArgument, SchemaMismatch
 from pyspark_jjq.testing import Topics, topics
 from tests.stores import assert_whole
 
@@ -53,6 +53,18 @@ def test_a_repeated_batch_shows_a_job_that_is_not_exactly_once(given: Topics) ->
             given.run(given.stream("flights").writeStream.foreachBatch(job), name=job.__name__)
             given.repeat_last_batch(job.__name__)
         assert given.frame(job.__name__).count() == rows
+
+
+def test_a_push_that_does_not_fit_pushes_nothing_and_makes_no_topic(given: Topics) -> None:
+    with pytest.raises(SchemaMismatch, match="topic 'flights' has carrier string, delay int32"):
+        given.push("flights", [{"carrier": "DL"}], schema="carrier int")
+    with pytest.raises(InvalidArgument, match="retention"):
+        given.push("flights", [{"carrier": "DL"}], retention="1 day")
+    with pytest.raises(InvalidArgument, match="give their schema="):
+        given.push("unseen", [{"carrier": "DL"}])
+    assert [each.name for each in given.store.topics()] == ["flights"]
+    given.push("flights", [{"carrier": "DL"}], schema=FLIGHTS)
+    assert given.frame("flights").count() == 3
 
 
 def test_options_and_settings_are_handed_on(given: Topics) -> None:

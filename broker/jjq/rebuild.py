@@ -434,10 +434,6 @@ class Rebuild:
                 if row.topic_id in self._topics and restore_subscriber(catalog, row, older.cursors(row.id)):
                     self._report.subscribers += 1
             carry_over(older, catalog)
-        if not self._older:
-            self._report.notes.append(
-                "no backup of the catalog was found, so subscribers and channels have to be made again"
-            )
 
 
 def _knows(catalog: Catalog, place: Place) -> bool:

@@ -24,7 +24,7 @@ from jjq.catalog.channels import ChannelState, all_channels, channel_places
 from jjq.catalog.restore import raise_prefix, replace_active, replace_segment
 from jjq.catalog.rows import PartitionRow, TopicRow
 from jjq.catalog.sqlite import SqliteDriver
-from jjq.clock import boot_id, from_us, now_us
+from jjq.clock import boot_id, from_us, iso, now_us
 from jjq.compaction import Output
 from jjq.config import TopicConfig
 from jjq.errors import DamagedSegment, StoreError, StoreFormat, StoreNotFound
@@ -155,6 +155,8 @@ def _rebuild(
         # What only a backup knows may have been deleted since, unless everything is gone.
         trusted = older if bare else [] if sound is None else [sound]
         Rebuild(root, older, trusted, report, boot_id()).into(Catalog(driver))
+        if sound is None:
+            report.notes.append(_who_reads(root, backup))
     finally:
         driver.close()
         for each in older:
@@ -172,6 +174,17 @@ def _rebuild(
     files.sync_dir(root)
     for path in sorted(root.glob(f"{layout.REBUILT}*")):
         files.unlink(path)
+
+
+def _who_reads(root: Path, backup: Catalog | None) -> str:
+    """What has become of who reads, which is in no file but the catalog."""
+    if backup is None:
+        return "no backup of the catalog was found, so subscribers and channels have to be made again"
+    moment = iso((root / layout.BACKUP).stat().st_mtime_ns // 1000)
+    return (
+        f"subscribers and channels, with their cursors and deliveries, are as the catalog's backup has them, of {moment} (by its "
+        f"file's time): what they have read since may come again, and those made since are gone and have to be made again"
+    )
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """A catalog made again from the files and from its backup, or from an old copy: what came since is there too."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,7 +25,14 @@ def test_cursors_come_from_the_backup(place: Path) -> None:
         store.maintain()
         subscriber.pop()
     lose_catalog(path)
-    assert repair(path).subscribers == 1
+    os.utime(path / "catalog.backup.db", (1_700_000_000, 1_700_000_000))
+    report = repair(path)
+    assert report.subscribers == 1
+    (note,) = report.notes
+    assert "of 2023-11-14T22:13:20.000000Z" in note
+    assert "may come again, and those made since are gone" in note
+    assert f"note: {note}" in str(report)
+    assert report.to_dict()["notes"] == [note]
     with jjq.open(path) as store:
         assert store.subscriber("s").pop().value == b"4"
     lose_catalog(path)

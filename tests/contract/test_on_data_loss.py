@@ -1,12 +1,15 @@
 """Reading where records are gone or damaged: an error, or what is whole and a word of what is not. Deleting what is damaged."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import jjq
+from jjq.log.flat import read_blocks
 from jjq.log.format import ENTRY_SIZE
 from jjq.repair import repair
 from tests.stores import assert_whole, flip, paths, roll, without_active_file
@@ -103,6 +106,38 @@ def test_behind_damage_in_an_index_it_goes_on_with_the_next_segment(directory: P
     flip(index, 5 * ENTRY_SIZE + 20)
     topic = reopen(maintenance=False).topic("t")
     assert offsets(topic, on_data_loss="skip") == without(*range(14, 20))
+
+
+@pytest.mark.parametrize("numbers", [[0], [2], [1, 2], [0, 4], [1, 3], [0, 1, 2, 3, 4]])
+@pytest.mark.parametrize("part", ["head", "body"])
+def test_of_a_sealed_file_only_the_damaged_batches_are_skipped(
+    part: str, numbers: list[int], directory: Path, reopen: Reopen, caplog: pytest.LogCaptureFixture
+) -> None:  # fmt: skip
+    with jjq.open(directory, maintenance=False) as store:
+        store.create_topic("t", schema=pa.schema({"n": pa.int64(), "noise": pa.binary()}))
+        with store.stage() as stage:
+            stage.write("t", pa.table({"n": range(500), "noise": [os.urandom(10_500) for _ in range(500)]}))
+            store.commit(stage.finish())
+    [file] = paths(directory, "*.arrow")
+    data = file.read_bytes()
+    length = int.from_bytes(data[-10:-6], "little")
+    blocks = read_blocks(data[-10 - length : -10])
+    assert len(blocks) == 5
+    for number in numbers:
+        position, head, body = blocks[number]
+        flip(file, position + (head - 20 if part == "head" else head + body // 2))
+    copy = shutil.copytree(directory, directory.with_name("copy"))
+    topic = reopen(maintenance=False).topic("t")
+    with pytest.raises(jjq.DamagedSegment) as caught:
+        topic.read().read_all()
+    assert caught.value.position in [blocks[number][0] for number in numbers]
+    whole = [n for n in range(500) if n // 100 not in numbers]
+    for start in (0, 150, 250, 499):
+        table = topic.read(start=start, on_data_loss="skip").read_all()
+        assert table["n"].to_pylist() == [n for n in whole if n >= start]
+    assert f"skipped offsets {numbers[0] * 100} to " in caplog.messages[0]
+    # What is skipped is what repair cannot save either.
+    assert repair(copy).saved == len(whole)
 
 
 def test_a_missing_file_is_skipped(directory: Path, reopen: Reopen) -> None:

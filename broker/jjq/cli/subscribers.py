@@ -62,7 +62,7 @@ def add_commands(commands: Commands) -> None:
     )
     parser.add_argument(
         "--on-data-loss", choices=["error", "skip"],
-        help="what happens when retention removed records unread (default: error)",
+        help="what happens when retention removed records unread (default: error); damage is an error until `jjq repair`",
     )  # fmt: skip
     parser.add_argument(
         "--exist-ok",

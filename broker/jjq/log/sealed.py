@@ -199,11 +199,11 @@ class SealedReader:
         with files.reading(self.path):
             self._data = mapped(self.path)
         if len(self._data) != segment.length:
-            raise self._damaged(0, f"{len(self._data)} bytes where the catalog says {segment.length}")
+            raise self._damaged(f"{len(self._data)} bytes where the catalog says {segment.length}")
         try:
             self._blocks = self._read_blocks()
         except flat.NotAMessage as error:
-            raise self._damaged(0, str(error)) from error
+            raise self._damaged(str(error)) from error
         self._heads: list[_Head | None] = [None] * len(self._blocks)
         self._touched: set[int] = set()
         self.mapped = 0  # bytes of the mapping that were read: what it takes in memory at most
@@ -228,6 +228,13 @@ class SealedReader:
         return self._head(number).field
 
     def _head(self, number: int) -> _Head:
+        found = self._look(number)
+        if isinstance(found, flat.NotAMessage):
+            raise self._damaged(str(found), number) from found
+        return found
+
+    def _look(self, number: int) -> _Head | flat.NotAMessage:
+        """What `_head` gives or why it does not."""
         found = self._heads[number]
         if found is None:
             self._check_length()
@@ -240,18 +247,34 @@ class SealedReader:
                     fmt.column_ranges(head, body_length, self._places),
                 )
             except flat.NotAMessage as error:
-                raise self._damaged(number, str(error)) from error
+                return error
         return found
+
+    def _first_row(self, number: int) -> int:
+        """Where a batch begins; one whose head is damaged, where the last one before it that is whole ends."""
+        for each in range(number, -1, -1):
+            head = self._look(each)
+            if isinstance(head, _Head):
+                return head.field.first_row + (head.field.rows if each < number else 0)
+        return 0
+
+    def _end_row(self, number: int) -> int:
+        """Where a batch ends; one whose head is damaged, where the next one that is whole begins."""
+        for each in range(number, len(self._blocks)):
+            head = self._look(each)
+            if isinstance(head, _Head):
+                return head.field.first_row + (head.field.rows if each == number else 0)
+        return self.segment.rows
 
     def __len__(self) -> int:
         return len(self._blocks)
 
     def _block_of(self, row: int) -> int:
-        """The batch that holds a row of the file, by halving."""
+        """The batch that holds a row of the file, by halving; a damaged one where it may be in that."""
         low, high = 0, len(self._blocks) - 1
         while low < high:
             middle = (low + high + 1) // 2
-            if self.field(middle).first_row <= row:
+            if self._first_row(middle) <= row:
                 low = middle
             else:
                 high = middle - 1
@@ -283,7 +306,7 @@ class SealedReader:
         except OSError as error:
             raise files.translate(error, "read", self.path) from error
         if length < len(self._data):
-            raise self._damaged(0, f"{length} bytes where the catalog says {self.segment.length}")
+            raise self._damaged(f"{length} bytes where the catalog says {self.segment.length}")
 
     def is_compressed(self, number: int) -> bool:
         position, meta, _ = self._blocks[number]
@@ -308,9 +331,9 @@ class SealedReader:
                     raise flat.NotAMessage(f"column {self.schema.field(i).name!r} does not match its checksum")
             batch = self._decode(message, head, columns)
         except (flat.NotAMessage, pa.ArrowInvalid, OSError) as error:
-            raise self._damaged(number, str(error)) from error
+            raise self._damaged(str(error), number) from error
         if batch.num_rows != field.rows:
-            raise self._damaged(number, f"{batch.num_rows} rows where the batch says {field.rows}")
+            raise self._damaged(f"{batch.num_rows} rows where the batch says {field.rows}", number)
         return batch
 
     def _decode(self, message: pa.Buffer, head: bytes, columns: Sequence[int] | None) -> pa.RecordBatch:
@@ -404,12 +427,15 @@ class SealedReader:
         with pa.ipc.open_file(self._data) as file:
             return bounds.read(file.metadata, len(self))
 
-    def _damaged(self, number: int, why: str) -> DamagedSegment:
-        position = self._blocks[number][0] if hasattr(self, "_blocks") and self._blocks else 0
+    def _damaged(self, why: str, number: int | None = None) -> DamagedSegment:
+        """The error for a batch, or for the whole file."""
+        position, first, end = 0, 0, self.segment.rows
+        if number is not None:
+            position, first, end = self._blocks[number][0], self._first_row(number), self._end_row(number)
+        first, end = self.segment.base + first, self.segment.base + end
         return DamagedSegment(
-            f"{self.path}: damaged at byte {position} (a file of offsets {self.segment.base} to {self.segment.end - 1}): "
-            f"{why}. Nothing of it was read; `jjq repair` keeps what is whole",
-            path=str(self.path), position=position, lost=(self.segment.base, self.segment.end),
+            f"{self.path}: damaged at byte {position} (offsets {first} to {end - 1}): {why}. `jjq repair` keeps what is whole",
+            path=str(self.path), position=position, lost=(first, end),
         )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ class ConsumerLock:
     def __init__(self, path: Path, name: str) -> None:
         self._fd = -1
         with files.translated("lock", path):
-            files.make_dirs(path.parent)
+            files.make_dirs(path.parent, within=path.parents[1])
             self._fd = files.open_lock(path)
             if not files.lock(self._fd, wait=False):
                 self.close()

@@ -41,7 +41,7 @@ class Holder:
         ends = {bounds.partition: bounds.end for bounds in topic.offsets()}
         directory = holders_dir(store, topic.id)
         with files.translated("hold", directory):
-            files.make_dirs(directory)
+            files.make_dirs(directory, within=store.path)
             self._path = directory / uuid.uuid4().hex
             self._fd = files.create(self._path)
             files.lock(self._fd)

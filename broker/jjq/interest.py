@@ -66,7 +66,7 @@ class Interest:
         directory = registry(self._store)
         with files.translated("subscribe in", directory):
             if self.id is None:
-                files.make_dirs(directory)
+                files.make_dirs(directory, within=self._store.path)
                 chosen = uuid.uuid4().hex
                 self._fd = files.create(directory / f"{chosen}{LOCK}")
                 files.lock(self._fd)

@@ -153,7 +153,7 @@ class Incoming:
 
     def __init__(self, store: Store) -> None:
         directory = store.path / "objects"
-        files.make_dirs(directory)
+        files.make_dirs(directory, within=store.path)
         self._path = directory / f"{uuid.uuid4().hex}.new"
         self._fd = -1
         self._hash = hashlib.sha256()

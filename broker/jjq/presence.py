@@ -23,7 +23,7 @@ class Presence:
         where = directory(store, channel_id)
         self._path = where / f"{self.id}.lock"
         with files.translated("join a channel in", where):
-            files.make_dirs(where)
+            files.make_dirs(where, within=store)
             files.close(files.open_lock(where / _RING))
             self._fd = files.open_lock(self._path)
             files.lock(self._fd)

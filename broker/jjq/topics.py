@@ -134,6 +134,7 @@ def at_first_use(store: Store, name: str, *, ephemeral: bool = False) -> Topic:
 
 def _make(store: Store, row: TopicRow) -> bool:
     """The directories, and then the row that makes them a topic; False when the name was taken meanwhile."""
+    store.catalog.check_named()  # before anything is made in another store, or in none
     directory = store.path / "topics" / row.id
     try:
         _make_directories(directory, range(row.partitions))
@@ -188,6 +189,7 @@ def alter(
                 f"{count} would go, and with them what positions in them mean; make another topic and copy to it"
             )
         _close_all_locked(store, topic, logs, "altered")
+        store.catalog.check_named()  # as above
         _make_directories(store.path / "topics" / topic.id, range(topic.partitions, count))
         after = replace(topic.row, partitions=count, config=config.to_dict(), schema_version=version, schema=schema)
         store.catalog.alter_topic(after, store.boot_id, NO_TS)
@@ -213,6 +215,7 @@ def say_unknown(store: Store, topic: Topic) -> None:
 
 def delete(store: Store, topic: Topic) -> None:
     """See `Store.delete_topic`. Damage is no hindrance: what somebody wants to be gone needs no repair first."""
+    store.catalog.check_named()  # as above
     _make_directories(store.path / "topics" / topic.id, range(topic.partitions))  # one that is missing has no lock
     unclosed: list[Path] = []
     with _all_locked(store, topic) as logs:

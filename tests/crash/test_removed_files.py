@@ -1,6 +1,7 @@
 """Files that somebody removes below processes that have them open: nothing is acknowledged that nobody will find, and
 nobody waits for what will not come back."""
 
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -38,6 +39,78 @@ def pushes_until_refused(topic: jjq.Topic) -> jjq.JjqError:
             return error
 
 
+GONE = "the store .*was removed or moved away while it was open"
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("fate", ["removed", "moved", "replaced"])
+def test_a_store_that_is_gone_is_said_to_be_and_nothing_is_left_in_its_place(
+    place: Path, tmp_path: Path, fate: str, read_only: bool
+) -> None:
+    path = place / "store"
+    with jjq.open(path, maintenance=False) as store:
+        begin(store, "always")
+    with jjq.open(path, maintenance=False, read_only=read_only) as store:
+        topic, subscriber = store.topic("t"), store.subscriber("s")
+        if fate == "removed":
+            shutil.rmtree(path)
+        else:
+            path.rename(tmp_path / "aside")
+        said = GONE
+        if fate == "replaced":
+            jjq.open(path, maintenance=False).close()
+            said = "store is another store now than was opened"
+        calls: list[Callable[[], object]] = [topic.read]
+        if not read_only:
+            calls += [
+                lambda: topic.push(b"lost"), lambda: topic.push_many([b"lost"] * 3), subscriber.pop,
+                lambda: subscriber.seek("earliest"), lambda: store.create_topic("new"),
+                lambda: store.create_topic("wide", partitions=3), lambda: store.alter_topic("t", partitions=3),
+                lambda: store.delete_topic("t"), topic.empty,
+            ]  # fmt: skip
+        for call in calls:
+            with pytest.raises(jjq.StoreError, match=said):
+                call()
+        if not read_only:
+            for make in (
+                lambda: topic.push_file(b"x" * 100),
+                lambda: topic.push_table(pa.table({"value": [b"more"]}), writer_id="w", batch_id=1),
+                lambda: store.channel("t", "c", create=True).receive(),
+                lambda: store.pubsub().subscribe("news"),
+                lambda: subscriber.poll(),
+                store.maintain,
+            ):
+                with contextlib.suppress(jjq.JjqError):
+                    make()
+    if fate == "replaced":
+        assert not assert_whole(path).unknown
+        assert list((path / "topics").iterdir()) == []
+    else:
+        assert not path.exists()
+    with jjq.open(path, maintenance=False) as store:
+        assert store.topics() == []
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_who_pushes_to_a_topic_without_its_directory_is_told_to_repair(place: Path, opened: bool) -> None:
+    path = place / "store"
+    with jjq.open(path, maintenance=False) as store:
+        topic = store.create_topic("t", partitions=2)
+        if opened:
+            topic.push(b"x")
+        shutil.rmtree(path / "topics" / topic.id)
+        calls = (
+            lambda: topic.push(b"lost", partition=1), lambda: topic.push_many([b"lost"] * 3, partition=1),
+            lambda: store.alter_topic("t", partitions=3), topic.empty, lambda: roll(store, "t", 1),
+        )  # fmt: skip
+        for call in calls:
+            with pytest.raises(jjq.DamagedSegment, match="is missing; run `jjq repair`"):
+                call()
+    repair(path)
+    with jjq.open(path, maintenance=False) as store:
+        store.topic("t").push(b"again", partition=1)
+
+
 REMOVALS: dict[str, Callable[[Path, Path], None]] = {
     "the store": lambda store, partition: shutil.rmtree(store),
     "a partition": lambda store, partition: shutil.rmtree(partition),
@@ -50,15 +123,16 @@ REMOVALS: dict[str, Callable[[Path, Path], None]] = {
 def test_nothing_is_acknowledged_into_a_file_that_was_removed(
     store: jjq.Store, remove: Callable[[Path, Path], None]
 ) -> None:
-    topic, subscriber = begin(store, "always")
+    topic, _ = begin(store, "always")
     remove(store.path, store.path / "topics" / topic.id / "0")
     for push in (lambda: topic.push(b"lost"), lambda: topic.push_many([b"lost"] * 3)):
-        with pytest.raises(jjq.DamagedSegment, match="active file is missing; run `jjq repair`"):
-            push()
-    if not store.path.exists():
-        with pytest.raises(jjq.StoreError, match="removed or replaced") as caught:
-            subscriber.seek("earliest")
-        assert not caught.value.retryable
+        if store.path.exists():
+            with pytest.raises(jjq.DamagedSegment, match="active file is missing; run `jjq repair`"):
+                push()
+        else:
+            with pytest.raises(jjq.StoreError, match=GONE) as caught:
+                push()
+            assert not caught.value.retryable
 
 
 @pytest.mark.parametrize("sync", ["always", "interval", "none"])
@@ -173,7 +247,9 @@ def test_nothing_is_written_to_a_catalog_that_was_removed(store: jjq.Store, plac
     topic.push(b"in time")
     (place / "catalog.db").unlink()
     for change in (lambda: store.create_topic("new"), subscriber.pop, lambda: subscriber.seek("earliest")):
-        with pytest.raises(jjq.StoreError, match="removed or replaced while it was open"):
+        with pytest.raises(
+            jjq.StoreError, match="the catalog .* was removed while it was open; put it back or run `jjq repair`"
+        ):
             change()
     topic.push(b"in a file that is there")
     store.close()

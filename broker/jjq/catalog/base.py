@@ -45,6 +45,10 @@ class Catalog:
         """What the database's own check finds wrong with itself; empty when it is sound."""
         return self.driver.problems()
 
+    def check_named(self) -> None:
+        """Raises StoreError where others find no catalog, or another one, in the place of this one."""
+        self.driver.check_named()
+
     def backup(self, target: Path) -> None:
         """Writes a copy of one state to a new file, also while others write."""
         self.driver.backup(target)

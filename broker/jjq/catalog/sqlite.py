@@ -145,7 +145,7 @@ class SqliteDriver:
             connection = self._open()
             try:
                 files.lock(self._lock_fd)
-                self._check_named()
+                self.check_named()
                 _roll_back(connection)  # what several interrupts have left open after all
                 self._sync(connection, durable)
                 yield connection
@@ -214,6 +214,21 @@ class SqliteDriver:
             found = [str(row[0]) for row in self._open().execute("PRAGMA integrity_check(20)").fetchall()]
         return [] if found == ["ok"] else found
 
+    def check_named(self) -> None:
+        """Raises StoreError where the catalog's file, or the whole store, was removed or replaced: nobody will ever see what is
+        written to it."""
+        named = self._named()
+        if named == self._opened:
+            return
+        store = self.path.parent
+        if named is not None:
+            why = f"{store} is another store now than was opened, or a copy of it: it was replaced while it was open; open it again"
+        elif (store / "jjq.json").exists():
+            why = f"the catalog {self.path} was removed while it was open; put it back or run `jjq repair`, and open the store again"
+        else:
+            why = f"the store {store} {files.GONE}"
+        raise StoreError(why, path=str(self.path), errno=errno.ENOTDIR)
+
     def close(self) -> None:
         with self._mutex:
             self._closed = True
@@ -244,7 +259,7 @@ class SqliteDriver:
                 finally:
                     files.unlock(self._lock_fd)
                 connection.execute("PRAGMA wal_autocheckpoint = 1000")
-                self._opened = self._named()
+            self._opened = self._named()
             self._full = None
             self._connection = connection  # at the last: an interrupt before leaves none without its lock
         return self._connection
@@ -253,18 +268,9 @@ class SqliteDriver:
         """Which file has the catalog's name now."""
         try:
             found = os.stat(self.path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         return found.st_dev, found.st_ino
-
-    def _check_named(self) -> None:
-        """Raises StoreError where the catalog's file was removed or replaced: nobody will ever see what is written to it."""
-        if self._named() != self._opened:
-            raise StoreError(
-                f"the catalog {self.path} was removed or replaced while it was open; put it back or run `jjq repair`, and open "
-                f"the store again",
-                path=str(self.path), errno=errno.ENOTDIR,
-            )  # fmt: skip
 
     @staticmethod
     def _connect(uri: str) -> sqlite3.Connection:

@@ -86,6 +86,7 @@ class Ends:
             raise self._missing(row)
 
     def _missing(self, row: Any) -> DamagedSegment:
+        self._catalog.check_named()
         return missing_active(self._partition_dir(row.partition) / f"{row.active}.arrows", row.end_offset)
 
     def _open_stream(self, partition: int, uuid: str, version: int, row: Any = None) -> StreamReader:

@@ -373,6 +373,8 @@ class LogReader(Ends):
         path = self._partition_dir(partition) / f"{segment.uuid}.{segment.kind}"
         parts = [path, path.with_suffix(".index")] if segment.kind == "arrows" else [path]
         missing = next((part for part in parts if not part.exists()), None)
+        if missing is not None:
+            self._catalog.check_named()
         why = f"offsets {first} to {end - 1} are not in it" if missing is None else "the file is missing"
         return DamagedSegment(
             f"{missing or path}: {why}; run `jjq repair`, which keeps what is whole",

@@ -19,7 +19,7 @@ from jjq.errors import DamagedSegment, StoreError
 from jjq.log.active import LARGE_BYTES, ActiveFile
 from jjq.log.contracts import LogCatalog, LogSettings, PartitionState, TopicFacts
 from jjq.log.recovery import copy_whole, cut_index, lacks_entries, survey
-from jjq.log.stream import missing_active, stream_paths
+from jjq.log.stream import missing_active, missing_directory, stream_paths
 from jjq.model import Segment
 
 # How often the active file's name is looked for; where pushes wait for the disk, its place is asked for at each.
@@ -80,11 +80,12 @@ class Partition:
         with files.translated("lock", self.directory):
             try:
                 self._lock_fd = files.open_lock(self.directory / "lock")
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                self._catalog.check_named()
                 self._catalog.partition(
                     self.topic_id, self.partition
                 )  # raises TopicDeleted: its directory went with it
-                raise
+                raise missing_directory(self.directory) from error
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -163,6 +164,7 @@ class Partition:
         try:
             return ActiveFile.open(self.directory, row.active)
         except FileNotFoundError as error:
+            self._catalog.check_named()
             raise missing_active(stream_paths(self.directory, row.active)[0], row.end_offset) from error
 
     def _create_locked(self, base: int, floor_ts: int, settings: LogSettings, now: int) -> ActiveFile:

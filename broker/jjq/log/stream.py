@@ -43,6 +43,11 @@ def missing_active(path: Path, base: int) -> DamagedSegment:
     )
 
 
+def missing_directory(path: Path) -> DamagedSegment:
+    """The error for a partition without its directory."""
+    return DamagedSegment(f"{path}: the directory is missing; run `jjq repair`", path=str(path), position=0, lost=None)
+
+
 def empty_index(path: Path) -> DamagedSegment:
     """The error for an index without an entry: its file's first one is written before anybody knows of it."""
     return DamagedSegment(f"{path}: the index is empty; run `jjq repair`", path=str(path), position=0, lost=None)

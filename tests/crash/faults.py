@@ -180,8 +180,8 @@ class Disk:
     def _sync_dir(self, path: Path) -> None:
         self._do(Operation("sync_dir", path), lambda: self._real["sync_dir"](path))
 
-    def _make_dirs(self, path: Path) -> None:
-        self._do(Operation("make_dirs", path), lambda: self._real["make_dirs"](path))
+    def _make_dirs(self, path: Path, within: Path | None = None) -> None:
+        self._do(Operation("make_dirs", path), lambda: self._real["make_dirs"](path, within))
 
     def _replace(self, source: Path, target: Path) -> None:
         self._do(Operation("replace", source, target=target), lambda: self._real["replace"](source, target))

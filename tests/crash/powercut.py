@@ -94,12 +94,12 @@ class Recorder(Disk):
         if path in self._numbers:
             self.events.append(Event("sync_dir", self._numbers[path]))
 
-    def _make_dirs(self, path: Path) -> None:
+    def _make_dirs(self, path: Path, within: Path | None = None) -> None:
         missing = []
         while not path.exists():
             missing.append(path)
             path = path.parent
-        super()._make_dirs(missing[0] if missing else path)
+        super()._make_dirs(missing[0] if missing else path, within)
         for each in reversed(missing):
             self.events.append(Event("mkdir", self._number(each), self._numbers[each.parent], each.name))
 

@@ -248,7 +248,7 @@ def test_nothing_is_written_to_a_catalog_that_was_removed(store: jjq.Store, plac
     (place / "catalog.db").unlink()
     for change in (lambda: store.create_topic("new"), subscriber.pop, lambda: subscriber.seek("earliest")):
         with pytest.raises(
-            jjq.StoreError, match="the catalog .* was removed while it was open; put it back or run `jjq repair`"
+            jjq.StoreError, match=r"the catalog .* was removed while it was open; put it back or run `jjq repair`"
         ):
             change()
     topic.push(b"in a file that is there")

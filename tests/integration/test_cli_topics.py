@@ -274,14 +274,20 @@ def test_what_destroys_asks_first(cli: Cli) -> None:
     cli.run("topic", "create", "t")
     cli.run("push", "t", stdin="a\nb\n")
     cli.run("subscriber", "create", "t", "s")
+    cli.run("channel", "create", "t", "c")
     assert "2 records, which will be gone. Nothing was changed; add --yes" in cli.error("topic", "empty", "t", code=2)
-    assert "2 records and 1 subscriber" in cli.error("topic", "delete", "t", code=2)
+    assert "2 records, 1 subscriber and 1 channel, which will be gone" in cli.error("topic", "delete", "t", code=2)
     assert "add --yes" in cli.error("subscriber", "delete", "s", code=2)
     assert cli.json("topic", "describe", "t")["records"] == 2
     assert cli.json("topic", "empty", "t", "--yes") == {"topic": "t", "records": 2}
     assert cli.json("topic", "describe", "t")["partitions"][0]["start"] == 2
     assert cli.run("pop", "s", code=4).stdout == ""
-    assert cli.json("topic", "delete", "t", "-y") == {"topic": "t", "records": 0, "subscribers": ["s"]}
+    assert cli.json("topic", "delete", "t", "-y") == {
+        "topic": "t",
+        "records": 0,
+        "subscribers": ["s"],
+        "channels": ["c"],
+    }
     assert cli.json("topic", "list") == cli.json("subscriber", "list") == []
 
 
@@ -290,8 +296,15 @@ def test_a_damaged_topic_is_deleted_though_its_records_cannot_be_counted(cli: Cl
     cli.run("push", "t", stdin="a\nb\n")
     next(cli.store.glob("topics/*/0/*.index")).unlink()
     assert "run `jjq repair`" in cli.error("topic", "empty", "t", "--yes")
-    assert "has damaged records, which nobody can count, and 0 subscribers" in cli.error("topic", "delete", "t", code=2)
-    assert cli.json("topic", "delete", "t", "--yes") == {"topic": "t", "records": None, "subscribers": []}
+    assert "has damaged records, which nobody can count, 0 subscribers and 0 channels" in cli.error(
+        "topic", "delete", "t", code=2
+    )
+    assert cli.json("topic", "delete", "t", "--yes") == {
+        "topic": "t",
+        "records": None,
+        "subscribers": [],
+        "channels": [],
+    }
     assert cli.json("topic", "list") == []
 
 

@@ -119,7 +119,11 @@ def add_commands(commands: Commands) -> None:
     add_yes(parser)
 
     parser = add_command(
-        group, "delete", _delete, "delete a topic, its records and its subscribers", "  jjq topic delete events --yes"
+        group,
+        "delete",
+        _delete,
+        "delete a topic, its records, its subscribers and its channels",
+        "  jjq topic delete events --yes",
     )
     parser.add_argument("topic", metavar="TOPIC")
     add_yes(parser)
@@ -303,14 +307,15 @@ def _delete(arguments: argparse.Namespace) -> int:
         topic = store.topic(arguments.topic)
         damaged: Damaged = []
         records = next(iter(those_there([topic], lambda each: each.describe()["records"], damaged)), None)
-        held = "damaged records, which nobody can count," if records is None else output.count(records, "record")
+        held = "damaged records, which nobody can count" if records is None else output.count(records, "record")
         subscribers = [each.name for each in store.subscribers(topic.name)]
-        what = f"{held} and {output.count(len(subscribers), 'subscriber')}"
+        channels = [each.name for each in store.channels(topic.name)]
+        what = f"{held}, {output.count(len(subscribers), 'subscriber')} and {output.count(len(channels), 'channel')}"
         confirm(arguments, f"Topic {topic.name} has {what}, which will be gone.")
         store.delete_topic(topic.name)
     _done(
         arguments,
-        {"topic": topic.name, "records": records, "subscribers": subscribers},
+        {"topic": topic.name, "records": records, "subscribers": subscribers, "channels": channels},
         f"topic {topic.name} deleted, with {what}",
     )
     return OK

@@ -90,7 +90,10 @@ def repair(path: str | os.PathLike[str], progress: Progress | None = None) -> Re
 
 def _lock_alone(root: Path, fd: int) -> None:
     if not files.lock(fd, wait=False):
-        raise StoreError(f"{root} is open in other processes (or in this one); close it everywhere, then repair it")
+        users = files.opened_by(root / "store.lock")
+        named = [f"{name} ({'this process' if pid == os.getpid() else pid})" for pid, name in users.items()]
+        where = ", ".join(named) or "other processes (or in this one)"
+        raise StoreError(f"{root} is open in {where}; close it everywhere, then repair it")
 
 
 class Quarantine:

@@ -3,6 +3,8 @@
 import contextlib
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,31 @@ def make(path: Path) -> dict[str, pa.Table]:
         topic.push(b"elsewhere", partition=1)
         store.create_topic("u", schema=pa.schema([("n", pa.int64())])).push({"n": 1})
         return tables(store)
+
+
+HOLD = "import sys, jjq; store = jjq.open(sys.argv[1], maintenance=False); print(flush=True); sys.stdin.read()"
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the system does not tell who has a file open")
+def test_who_keeps_repair_away_is_named(place: Path) -> None:
+    path = place / "store"
+    jjq.open(path).close()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        with pytest.raises(jjq.StoreError, match=rf"is open in \w\S* \({process.pid}\); close it everywhere, then"):
+            repair(path)
+        with (
+            jjq.open(path, maintenance=False),
+            pytest.raises(jjq.StoreError, match=r"is open in .*, .*") as caught,
+        ):
+            repair(path)
+        assert f"({process.pid})" in str(caught.value)
+        assert "(this process)" in str(caught.value)
+        process.communicate(b"")
+    repair(path)
 
 
 def file_of(path: Path, state: str) -> jjq.SegmentInfo:

@@ -32,7 +32,6 @@ from jjq.catalog.restore import (
     Restored,
     carry_over,
     restore_garbage,
-    restore_subscriber,
     restore_topic,
     restore_writer,
     writer_batches,
@@ -85,7 +84,6 @@ class Rebuild:
             schemas = topic.schemas
             restored = [self._partition(topic, partition) for partition in range(topic.row.partitions)]
             restore_topic(catalog, topic.row, schemas, restored)
-            self._report.topics += 1
         self._put_writers(catalog, taken)
         self._put_subscribers(catalog)
         restore_garbage(catalog, self._garbage, now_us())
@@ -425,14 +423,13 @@ class Rebuild:
             batches[writer_id][batch] = manifest.positions
         for writer in writers.values():
             restore_writer(catalog, writer, batches[writer.id])
-        self._report.writers = len(writers)
 
     def _put_subscribers(self, catalog: Catalog) -> None:
         """Cursors are in no file but the catalog and its backup."""
         for older in self._older[:1]:
             for row in older.subscribers():
-                if row.topic_id in self._topics and restore_subscriber(catalog, row, older.cursors(row.id)):
-                    self._report.subscribers += 1
+                if row.topic_id in self._topics:
+                    catalog.add_subscriber(row, older.cursors(row.id))
             carry_over(older, catalog)
 
 

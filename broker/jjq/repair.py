@@ -228,6 +228,8 @@ class Repair:
         self._replaced()
         for path in Known(self._store).unknown():
             self._quarantine.take(path, "nobody names it")
+        self._report.topics, self._report.writers = len(topics), len(self._catalog.writers())
+        self._report.subscribers = len(self._catalog.subscribers())
 
     def _tick(self, size: int) -> None:
         self._done += size

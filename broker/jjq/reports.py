@@ -122,7 +122,8 @@ class LostRange:
 
 @dataclass(slots=True)
 class RepairReport:
-    """What repair did. `rebuilt` is why the catalog was made again, None when it was not.
+    """What repair did. `rebuilt` is why the catalog was made again, None when it was not; `topics`, `writers` and `subscribers` are
+    how many there are now.
 
     `saved` counts records that were copied out of damaged files; `lost` names those that could not be, and `gone` says what
     is lost of which nobody knows how much it was. `quarantined` are the files taken out of the way (paths relative to the

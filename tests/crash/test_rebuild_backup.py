@@ -33,6 +33,9 @@ def test_cursors_come_from_the_backup(place: Path) -> None:
     assert "may come again, and those made since are gone" in note
     assert f"note: {note}" in str(report)
     assert report.to_dict()["notes"] == [note]
+    again = repair(path)
+    assert (again.rebuilt, again.topics, again.writers, again.subscribers) == (None, 1, 0, 1)
+    assert again.notes == []
     with jjq.open(path) as store:
         assert store.subscriber("s").pop().value == b"4"
     lose_catalog(path)

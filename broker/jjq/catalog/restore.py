@@ -12,7 +12,6 @@ from jjq.catalog.base import Catalog
 from jjq.catalog.rows import (
     PartitionRow,
     Positions,
-    SubscriberRow,
     TopicRow,
     pack_positions,
     segment_values,
@@ -70,11 +69,6 @@ def restore_writer(catalog: Catalog, writer: WriterInfo, batches: Mapping[int, P
                     "add_writer_batch", writer_id=writer.id, batch_id=batch, positions=pack_positions(positions),
                     run=None,
                 )  # fmt: skip
-
-
-def restore_subscriber(catalog: Catalog, row: SubscriberRow, cursors: Mapping[int, tuple[int, int]]) -> bool:
-    """False when the name is taken."""
-    return catalog.add_subscriber(row, cursors)
 
 
 # What only the catalog knows, besides cursors: taken over from a backup as it was.

@@ -39,7 +39,7 @@ def pushes_until_refused(topic: jjq.Topic) -> jjq.JjqError:
             return error
 
 
-GONE = "the store .*was removed or moved away while it was open"
+GONE = "/[^ ]*: the store was removed or moved away while it was open"
 
 
 @pytest.mark.parametrize("read_only", [False, True])

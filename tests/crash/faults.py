@@ -28,7 +28,7 @@ KINDS = {
 }  # fmt: skip
 PLAIN = {
     "size", "identity", "is_named", "link_of", "place", "read", "ring", "write_small", "move", "lock", "lock_in_turn", "unlock", "translated", "translate", "reading",
-    "begin_writing", "wait_written",
+    "begin_writing", "wait_written", "opened_by",
 }  # fmt: skip
 # The steps of a catalog transaction: failing at `begin` or `commit` undoes it, at `committed` it is done but not known.
 CATALOG = ("begin", "commit", "committed")

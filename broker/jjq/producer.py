@@ -9,9 +9,12 @@ with store.producer(linger_ms=5) as producer:
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
+import math
 import os
+import sys
 import threading
 import time
 import weakref
@@ -22,7 +25,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jjq.errors import InvalidArgument, JjqError, RecordTooLarge, StoreClosed, StoreError, TopicDeleted
+from jjq.errors import (
+    BrokerUnavailable,
+    InvalidArgument,
+    JjqError,
+    RecordTooLarge,
+    StoreClosed,
+    StoreError,
+    TopicDeleted,
+)
 from jjq.hints import keywords_of
 from jjq.log.requests import MorePartitions
 from jjq.model import Position, check_name
@@ -39,7 +50,8 @@ log = logging.getLogger("jjq.producer")
 _FIRST_RETRY_S = 0.05
 _LONGEST_RETRY_S = 2.0
 _GROWN = 8  # a batch that is full and waits for another to be written takes up to so many times `batch_bytes`
-_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+_producers: weakref.WeakSet[Producer] = weakref.WeakSet()  # one that has something to write lives by its thread
+_closed_at_exit = False  # whether this process closes them when it ends
 
 
 class PushFuture:
@@ -186,7 +198,8 @@ class _Batch:
 
 @keywords_of("__init__")
 class Producer:
-    """Gathers pushes into batches and writes them in the background; safe among threads. Close it, or use `with`.
+    """Gathers pushes into batches and writes them in the background; safe among threads. Close it, or use `with`: whoever
+    does not leaves that to `Store.close`, or to the normal end of the process.
 
     A batch is written when its first record has waited `linger_ms` or it has `batch_bytes`; what comes while another is
     written still joins it. Records of one partition are written in the order they were pushed. At most `window` records are
@@ -219,6 +232,8 @@ class Producer:
         self._writing: _Batch | None = None
         self._pending = 0  # records pushed and not yet acknowledged
         self._closed = False
+        self._until = math.inf  # when it stops to try again, once it is closed
+        self._unreached: BrokerUnavailable | None = None  # why it stops to try at all, then
         self.acknowledged = 0
         self.failed = 0
         self._begin()
@@ -306,6 +321,7 @@ class Producer:
                 for each in [each for each in self._open if each[0] == topic]:
                     self._end_locked(self._open[each])
             if self._thread is None:
+                _close_at_exit()
                 thread = threading.Thread(target=self._run, name="jjq-producer", daemon=True)
                 thread.start()
                 self._thread = thread  # not before: amid an interrupt it may not have started
@@ -361,12 +377,18 @@ class Producer:
                 self._flushing -= 1
 
     def close(self) -> None:
-        """Writes what was pushed, then ends; a second close is quiet."""
-        with self._mutex:
-            self._closed = True
-            self._changed.notify_all()
+        """Writes what was pushed, then ends; a second close is quiet. A failure that may pass is tried again for
+        `delivery_timeout_s` from now at most."""
+        self._end()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+
+    def _end(self) -> None:
+        with self._mutex:
+            if not self._closed:
+                self._until = time.monotonic() + self._delivery_timeout_s
+            self._closed = True
+            self._changed.notify_all()
 
     def __enter__(self) -> Producer:
         return self
@@ -451,6 +473,8 @@ class Producer:
         """What it failed with; raises MorePartitions when other partitions are to be chosen."""
         deadline = time.monotonic() + self._delivery_timeout_s
         pause = _FIRST_RETRY_S
+        if self._unreached is not None:
+            return self._unreached
         while True:
             try:
                 written = batch.topic.push_chosen(
@@ -466,7 +490,9 @@ class Producer:
             except MorePartitions:
                 raise
             except JjqError as error:
-                if not error.retryable or time.monotonic() + pause > deadline:
+                if not error.retryable or time.monotonic() + pause > min(deadline, self._until):
+                    if self._closed and isinstance(error, BrokerUnavailable):
+                        self._unreached = error  # or who closes would wait as long again for each batch
                     return error
                 log.warning("topic %r: %s; trying again in %.2f s", batch.topic.name, error, pause)
             except Exception as error:  # noqa: BLE001 - every future must hear of it
@@ -485,6 +511,40 @@ class Producer:
             batch.leave_to_parent()
 
 
+def close_all(store: Store | None = None) -> None:
+    """Closes the producers of a store, or of the process. They end side by side: it takes as long as the slowest of them."""
+    closing = [each for each in list(_producers) if store is None or each._store is store]
+    for each in closing:
+        each._end()
+    for each in closing:
+        each.close()
+
+
+def _close_all_at_exit() -> None:
+    try:
+        close_all()
+    except KeyboardInterrupt:
+        left = sum(each._pending for each in list(_producers))
+        log.warning("interrupted as the process ends: %d records that were pushed are not written", left)
+
+
+def _close_at_exit() -> None:
+    """Has this process close its producers when it ends; called as a thread begins that may have something to write then."""
+    global _closed_at_exit
+    if _closed_at_exit:
+        return
+    # What the first write imports (pandas, by pyarrow) imports this, which cannot be begun when a process ends already.
+    import concurrent.futures.thread  # noqa: F401
+
+    atexit.register(_close_all_at_exit)
+    if "multiprocessing" in sys.modules:  # whose processes call nothing that atexit knows
+        from multiprocessing import parent_process, util
+
+        if parent_process() is not None:
+            util.Finalize(None, _close_all_at_exit, exitpriority=0)
+    _closed_at_exit = True
+
+
 def _before_fork() -> None:
     """pyarrow imports pandas with the first list of values, under a lock that a child would find locked for ever: with a producer's
     thread amid that, a fork waits for it."""
@@ -493,6 +553,8 @@ def _before_fork() -> None:
 
 
 def _after_fork_in_child() -> None:
+    global _closed_at_exit
+    _closed_at_exit = False  # a child may end otherwise than its parent
     for each in list(_producers):
         each._after_fork()
 

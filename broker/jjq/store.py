@@ -31,7 +31,7 @@ from jjq.log.reader import LogReader
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Commit, Record, Slice, StagedFile, TopicOffsets, WriterInfo, check_name
 from jjq.parts import StoreParts
-from jjq.producer import Producer
+from jjq.producer import Producer, close_all
 from jjq.pubsub import PubSub, publish
 from jjq.subscriber import Subscriber
 from jjq.topic import Topic
@@ -129,7 +129,14 @@ class Store(StoreParts):
     # --- life --------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Ends this process's use of the store; a second close is quiet. Records of `interval` topics are synced."""
+        """Closes its producers, which write what was pushed, and ends this process's use of the store; a second close is quiet.
+        Records of `interval` topics are synced."""
+        try:
+            close_all(self)
+        finally:
+            self._close()
+
+    def _close(self) -> None:
         with self._mutex:
             if self._closed:
                 return

@@ -34,7 +34,7 @@ from jjq.log.projection import output_schema
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Commit, PartitionOffsets, Record, Slice, StagedFile, TopicOffsets, WriterInfo, check_name
 from jjq.objects import ObjectInfo
-from jjq.producer import Producer
+from jjq.producer import Producer, close_all
 from jjq.schema import check_schema
 from jjq.skipping import check_on_data_loss
 from jjq.store import Store
@@ -97,10 +97,14 @@ class RemoteStore(Store):
     # --- life --------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Ends the connection: who waits raises StoreClosed. A second close is quiet."""
-        self.streams.close()
-        self.connection.close()
-        self.executor.shutdown(wait=False)
+        """Closes its producers, which write what was pushed, and ends the connection: who waits raises StoreClosed. A second
+        close is quiet."""
+        try:
+            close_all(self)
+        finally:
+            self.streams.close()
+            self.connection.close()
+            self.executor.shutdown(wait=False)
 
     def _close_let_go(self) -> None:
         while self.let_go:

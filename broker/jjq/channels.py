@@ -15,6 +15,7 @@ from jjq.config import Duration
 from jjq.cursors import resolve_places
 from jjq.deadletter import dead_letter_name
 from jjq.errors import ChannelNotFound, InvalidArgument
+from jjq.feed import Place
 from jjq.hints import which
 from jjq.model import check_name
 from jjq.values import flag, whole
@@ -27,7 +28,7 @@ MAX_ATTEMPTS = 5
 ACK_TIMEOUT_S = 60.0
 
 
-__all__ = ["MAX_IN_FLIGHT", "NOT_GIVEN", "delete", "forget", "get", "get_all", "ids_of", "pause_topic"]
+__all__ = ["MAX_IN_FLIGHT", "NOT_GIVEN", "delete", "forget", "get", "get_all", "ids_of", "new", "pause_topic"]
 
 
 class _NotGiven:
@@ -43,25 +44,15 @@ def get(
     ordered: bool | None, dead_letter: str | None, max_in_flight: int, clock: Callable[[], int],
 ) -> Channel:  # fmt: skip
     """See `Store.channel`."""
-    check_name(name, "channel")
-    if ordered is not None:
-        flag(ordered, "ordered")
+    _check(name, ordered, max_in_flight)
     driver = store.catalog.driver
     known = catalog.find_channel(driver, topic.id, name)
     if known is None and create:
         store.check_open(write=True)
-        new = _altered(
-            ChannelRow(
-                0, topic.id, topic.name, name, int(ACK_TIMEOUT_S * 1_000_000), MAX_ATTEMPTS, bool(ordered),
-                dead_letter_name(topic.name, name, None) if dead_letter is None else "", False, now_us(),
-            ),
-            max_attempts, ack_timeout, dead_letter,
-        )  # fmt: skip
-        number = catalog.add_channel(
-            driver, new, resolve_places(topic, "earliest" if start is None else start, "error")
-        )
+        row, places = new(topic, name, start, max_attempts, ack_timeout, ordered, dead_letter, max_in_flight)
+        number = catalog.add_channel(driver, row, places)
         if number is not None:
-            return Channel(store, topic, replace(new, id=number), max_in_flight, clock)
+            return Channel(store, topic, replace(row, id=number), max_in_flight, clock)
         known = catalog.find_channel(driver, topic.id, name)
     if known is None:
         names = [each.name for each in catalog.all_channels(driver) if each.topic_id == topic.id]
@@ -76,6 +67,27 @@ def get(
         store.check_open(write=True)
         ChannelState(driver, row).alter(row.ack_timeout_us, row.max_attempts, row.dead_letter)
     return Channel(store, topic, row, max_in_flight, clock)
+
+
+def new(
+    topic: Topic, name: str, start: Any, max_attempts: int | None, ack_timeout: Duration, ordered: bool | None,
+    dead_letter: str | None, max_in_flight: int,
+) -> tuple[ChannelRow, dict[int, Place]]:  # fmt: skip
+    """A channel that is to be made, checked, and where it begins."""
+    _check(name, ordered, max_in_flight)
+    row = ChannelRow(
+        0, topic.id, topic.name, name, int(ACK_TIMEOUT_S * 1_000_000), MAX_ATTEMPTS, bool(ordered),
+        dead_letter_name(topic.name, name, None) if dead_letter is None else "", False, now_us(),
+    )  # fmt: skip
+    places = resolve_places(topic, "earliest" if start is None else start, "error")
+    return _altered(row, max_attempts, ack_timeout, dead_letter), places
+
+
+def _check(name: str, ordered: bool | None, max_in_flight: int) -> None:
+    check_name(name, "channel")
+    if ordered is not None:
+        flag(ordered, "ordered")
+    whole(max_in_flight, "max_in_flight", 1)
 
 
 def _altered(row: ChannelRow, max_attempts: int | None, ack_timeout: Duration, dead_letter: str | None) -> ChannelRow:

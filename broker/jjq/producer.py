@@ -286,7 +286,11 @@ class Producer:
                     return PushFuture(batch, len(values) - 1)
         target = self._topics.get(check_name(topic, "topic"))
         if target is None:
-            target = self._topics[topic] = at_first_use(self._store, topic)
+            target = self._topics[topic] = at_first_use(
+                self._store,
+                topic,
+                lambda unmade: unmade.push(value, key=key, headers=headers, timestamp=timestamp, partition=partition),
+            )
         plain_key = None if key is None else to_bytes(key, "a key")
         place, among = target.choose(partition, plain_key)
         data: Any

@@ -351,7 +351,7 @@ def publish(store: Store, name: str, data: bytes | str) -> int:
     check_name(name, "topic")
     count = reached(store, name)
     while True:
-        topic = at_first_use(store, name, ephemeral=True)
+        topic = at_first_use(store, name, lambda unmade: unmade.push(data), ephemeral=True)
         try:
             topic.push(data)
         except TopicDeleted:

@@ -108,15 +108,7 @@ def push_table(
     writer_id: str | None, batch_id: int | None,
 ) -> Positions:  # fmt: skip
     """See `Topic.push_table`."""
-    stamps = None
-    data = to_table(data)  # once, as a reader cannot be read again
-    topic.check_size(decoded_size(data), topic.config.max_batch_bytes, "the batch")
-    if timestamp is not None:
-        if timestamp not in data.schema.names:
-            raise InvalidArgument(f"timestamp {shown(timestamp)} is no column of the data")
-        stamps = data.column(timestamp)
-    table = topic.retry_schema(lambda: prepare(topic, data, key=key, timestamps=stamps))
-    topic.check_size(table.nbytes, topic.config.max_batch_bytes, "the batch")
+    table = prepared(topic, data, key, timestamp)
     if writer_id is not None or batch_id is not None or table.nbytes > store._append_bytes:
         topic.catch_up()
         with store.stage(default_partition=topic.choose(partition, None)[0]) as stage:
@@ -147,6 +139,20 @@ def push_table(
         ranges = topic.append_all(requests, among)
         if ranges is not None:
             return Positions(ranges)
+
+
+def prepared(topic: Topic, data: Any, key: str | None, timestamp: str | None) -> pa.Table:
+    """A table of the topic's physical columns, checked."""
+    stamps = None
+    data = to_table(data)  # once, as a reader cannot be read again
+    topic.check_size(decoded_size(data), topic.config.max_batch_bytes, "the batch")
+    if timestamp is not None:
+        if timestamp not in data.schema.names:
+            raise InvalidArgument(f"timestamp {shown(timestamp)} is no column of the data")
+        stamps = data.column(timestamp)
+    table: pa.Table = topic.retry_schema(lambda: prepare(topic, data, key=key, timestamps=stamps))
+    topic.check_size(table.nbytes, topic.config.max_batch_bytes, "the batch")
+    return table
 
 
 def _link_requests(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import weakref
@@ -312,7 +313,11 @@ class Store(StoreParts):
         Raises ChannelNotFound, TopicNotFound, InvalidName, InvalidArgument, and for a start OffsetOutOfRange and DataLoss.
         """
         self.check_open()
-        target = topics.at_first_use(self, topic) if flag(create, "create") else self.topic(topic)
+        new = functools.partial(
+            channels.new, name=name, start=start, max_attempts=max_attempts, ack_timeout=ack_timeout, ordered=ordered,
+            dead_letter=dead_letter, max_in_flight=max_in_flight,
+        )  # fmt: skip
+        target = topics.at_first_use(self, topic, new) if flag(create, "create") else self.topic(topic)
         return channels.get(
             self, target, name, create=create, start=start, max_attempts=max_attempts, ack_timeout=ack_timeout,
             ordered=ordered, dead_letter=dead_letter, max_in_flight=max_in_flight, clock=clock,

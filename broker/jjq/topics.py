@@ -23,6 +23,7 @@ from jjq.log.partition import PartitionLog
 from jjq.log.stream import stream_paths
 from jjq.model import EPHEMERAL, TopicOffsets, check_name
 from jjq.schema import add_columns, check_schema
+from jjq.unmade import Unmade
 from jjq.values import each_of, flag
 
 if TYPE_CHECKING:
@@ -120,13 +121,15 @@ def _columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
-def at_first_use(store: Store, name: str, *, ephemeral: bool = False) -> Topic:
-    """The topic of that name, made if there is none and the store makes topics on first use."""
+def at_first_use(store: Store, name: str, use: Callable[[Topic], object], *, ephemeral: bool = False) -> Topic:
+    """The topic of that name, made if there is none and the store makes topics on first use. `use` is tried before on one that
+    is not made: what it raises leaves none behind."""
     try:
         return store.topic(name)
     except TopicNotFound:
         if not store.create_topics or store.read_only:
             raise
+    use(Unmade(store, name))
     with contextlib.suppress(TopicExists):  # somebody else was faster
         return store.create_topic(name, **({"ephemeral": True} if ephemeral else {}))
     return store.topic(name)

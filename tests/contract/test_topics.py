@@ -45,6 +45,32 @@ def test_a_topic_is_made_on_first_use_by_who_pushes_in_the_background_or_makes_a
     assert [each.record.value for each in channel.receive(timeout=None)] == [b"4"]
 
 
+def test_a_first_use_that_cannot_be_makes_no_topic(store: jjq.Store) -> None:
+    with store.producer() as producer:
+        for value, options in (
+            ({"a": 1}, {}), (7, {}), (bytes((64 << 20) + 1), {}), (b"", {"key": 7}), (b"", {"timestamp": 1}), (b"", {"partition": 1}),
+            (b"", {"headers": 7}),
+        ):  # fmt: skip
+            with pytest.raises(jjq.InvalidArgument):
+                producer.push("orders", value, **options)
+    for data in ({"a": 1}, 7):
+        with pytest.raises(jjq.InvalidArgument):
+            store.publish("orders", data)
+    for settings in (
+        {"start": "soon"}, {"start": 1}, {"start": {1: 0}}, {"ordered": 7}, {"max_attempts": 0}, {"ack_timeout": "long"},
+        {"dead_letter": "orders"}, {"dead_letter": "a/b"}, {"max_in_flight": 0},
+    ):  # fmt: skip
+        with pytest.raises((jjq.InvalidArgument, jjq.OffsetOutOfRange)):
+            store.channel("orders", "billing", create=True, **settings)
+    with pytest.raises(jjq.InvalidName):
+        store.channel("orders", "a/b", create=True)
+    assert store.topics() == []
+    with store.producer() as producer:
+        producer.push("orders", None, key="k", headers={"h": "1"}, partition=0)
+    store.channel("returns", "billing", create=True, start=-3, ordered=True, max_attempts=None)
+    assert [(topic.name, topic.offsets()[0].end) for topic in store.topics()] == [("orders", 1), ("returns", 0)]
+
+
 def test_no_topic_is_made_by_a_name_alone_or_where_that_is_switched_off(reopen: Callable[..., jjq.Store]) -> None:
     with reopen(create_topics=False) as store:
         store.create_topic("flights")

@@ -38,8 +38,7 @@ from jjq.producer import Producer, close_all
 from jjq.schema import check_schema
 from jjq.skipping import check_on_data_loss
 from jjq.store import Store
-from jjq.topics import at_first_use
-from jjq.values import flag
+from jjq.values import flag, whole
 from jjq.wire import Ticket
 
 if TYPE_CHECKING:
@@ -228,8 +227,8 @@ class RemoteStore(Store):
     ) -> Channel:  # fmt: skip
         if clock is not now_us:
             raise InvalidArgument("a broker has its own clock: a channel over the network takes none")
-        if flag(create, "create"):
-            at_first_use(self, topic)
+        flag(create, "create")
+        whole(max_in_flight, "max_in_flight", 1)
         given = {"ack_timeout": ack_timeout, "ordered": ordered, "dead_letter": dead_letter}
         settings: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
         if start is not None:

@@ -80,23 +80,23 @@ def push_gathered(parts: Parts, name: str, items: Sequence[Item]) -> Sequence[Po
 
 def pushing(parts: Parts, name: str, push: Callable[[Topic], Result]) -> Result:
     """Calls `push` with a handle of the topic, a second time when the topic was deleted and there is another by its name."""
-    topic = _target(parts, name)
+    topic = _target(parts, name, push)
     try:
         return push(topic)
     except TopicDeleted:
         parts.topics.pop(name, None)
-        again = _target(parts, name)
+        again = _target(parts, name, push)
         if again.id == topic.id:
             raise
         return push(again)
 
 
-def _target(parts: Parts, name: str) -> Topic:
-    """The topic of that name, made at first use; that of events is made as one."""
+def _target(parts: Parts, name: str, push: Callable[[Topic], object]) -> Topic:
+    """The topic of that name, made at first use, if that push can be; that of events is made as one."""
     if name == parts.settings.events_topic:
         with contextlib.suppress(InvalidArgument):  # a topic of another kind has that name: it is pushed to as it is
             return open_topic(parts)
-    return parts.topic(name)
+    return parts.topic(name, push)
 
 
 @table.operation(

@@ -71,9 +71,9 @@ class Parts:
     shared_stats: Shared | None = None
     hosts: set[str] = field(default_factory=set)  # that requests without a token have named, and may
 
-    def topic(self, name: str) -> Topic:
+    def topic(self, name: str, push: Callable[[Topic], object]) -> Topic:
         """A handle of a topic to push to, made at first use where topics are."""
-        return self.known(name) or self.keep(at_first_use(self.store, name))
+        return self.known(name) or self.keep(at_first_use(self.store, name, push))
 
     def known(self, name: str) -> Topic | None:
         """A handle that was made a moment ago."""

@@ -293,6 +293,20 @@ def test_one_bad_record_among_those_that_gathered_fails_alone(front: Front) -> N
     assert front.json("GET", "/api/topics/t")["records"] == 32
 
 
+def test_a_first_push_that_cannot_be_makes_no_topic(front: Front) -> None:
+    records, publish = "/api/topics/orders/records", "/api/topics/orders/publish"
+    columns = arrow(pa.table({"a": [1]}))
+    assert front.code("POST", records, json={"value": {"a": 1}})[0] == 400
+    assert front.code("POST", records, json={"value": "1", "timestamp": 1})[0] == 400
+    assert front.code("POST", records + "?partition=1", content=b"1", headers={"content-type": "text/plain"})[0] == 400
+    assert front.code("POST", records, content=columns, headers={"content-type": ARROW})[0] == 400
+    assert front.json("GET", "/api/topics")["topics"] == []
+    rows = arrow(pa.table({"value": [b"1"], "key": [b"k"]}))
+    front.json("POST", records, content=rows, headers={"content-type": ARROW})
+    front.json("POST", publish, content=b"2", headers={"content-type": "text/plain"})
+    assert [each["records"] for each in front.json("GET", "/api/topics")["topics"]] == [2]
+
+
 def test_publishing_says_how_many_it_reached(front: Front) -> None:
     with front.store.pubsub(ignore_subscribe_messages=True) as listener:
         listener.psubscribe("news.*")

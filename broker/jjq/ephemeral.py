@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from jjq import files
 from jjq.clock import now_us
 from jjq.config import TopicConfig
-from jjq.errors import JjqError, TopicDeleted, TopicFull, TopicNotFound
+from jjq.errors import JjqError, RecordTooLarge, TopicDeleted, TopicFull, TopicNotFound
 from jjq.interest import alive, reached
 
 if TYPE_CHECKING:
@@ -124,7 +124,8 @@ class Bound:
         self._mutex = threading.Lock()
 
     def admits(self, partition: int, rows: int) -> bool:
-        """False when the records are to be dropped (and counted); raises TopicFull where the policy is to refuse."""
+        """False when the records are to be dropped (and counted); raises TopicFull where the policy is to refuse, and
+        RecordTooLarge for more at once than it ever holds."""
         if self._policy == "drop_oldest":
             return True
         self._topic.catch_up()  # what is not appended does not meet the news
@@ -134,6 +135,11 @@ class Bound:
         floor = self._floors[partition] = self._floor(partition, end)
         if end + rows - floor <= self._max:
             return True
+        if self._policy == "refuse" and rows > self._max:
+            raise RecordTooLarge(
+                f"{rows} records never fit into topic {self._topic.name!r}, which holds at most {self._max} (max_records); push "
+                f"fewer at once, or make a topic that holds more"
+            )
         if self._policy == "refuse":
             raise TopicFull(
                 f"topic {self._topic.name!r} is full: {end - floor} of at most {self._max} records wait to be read; "

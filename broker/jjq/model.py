@@ -48,7 +48,8 @@ make_position: Callable[[tuple[int, int, int | None]], Position] = functools.par
 
 @dataclass(frozen=True, slots=True)
 class PositionRange:
-    """Where consecutive records of one partition went: offsets `[start, end)`. `timestamp` is that of the first."""
+    """Where consecutive records of one partition went: offsets `[start, end)`. `timestamp` is that of the first. With a
+    `start` of -1 they were dropped (see `when_full`): each has offset -1, and `end` only tells how many they were."""
 
     partition: int
     start: int
@@ -84,14 +85,18 @@ class Positions(Sequence[Position]):
     def _all(self) -> list[Position]:
         if self._each is None:
             if self._partitions is None:
-                self._each = [Position(r.partition, o, r.timestamp) for r in self.ranges for o in range(r.start, r.end)]
+                self._each = [
+                    Position(r.partition, -1 if r.start < 0 else o, r.timestamp)
+                    for r in self.ranges
+                    for o in range(r.start, r.end)
+                ]
             else:
                 following = {r.partition: r.start for r in self.ranges}
                 stamps = {r.partition: r.timestamp for r in self.ranges}
                 self._each = []
                 for partition in self._partitions:
                     self._each.append(Position(partition, following[partition], stamps[partition]))
-                    following[partition] += 1
+                    following[partition] += following[partition] >= 0
         return self._each
 
 

@@ -72,7 +72,7 @@ class PushFuture:
             raise error
         batch, index = self._batch.where(self._index)
         stamp = batch.timestamp if batch.stamps is None else batch.stamps[index]
-        return Position(batch.partition, batch.offset + index, stamp)
+        return Position(batch.partition, -1 if batch.offset < 0 else batch.offset + index, stamp)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         self._batch.wait(timeout)
@@ -330,7 +330,9 @@ class Producer:
                 thread.start()
                 self._thread = thread  # not before: amid an interrupt it may not have started
             batch = self._open.get((topic, place))
-            if batch is not None and (batch.among != among or batch.size + size > batch.limit):
+            if batch is not None and (
+                batch.among != among or batch.size + size > batch.limit or len(batch.values) == target.most_at_once
+            ):
                 self._end_locked(batch)
                 batch = None
             if batch is None:

@@ -66,6 +66,8 @@ class Topic:
     def _take(self, row: TopicRow) -> None:
         self._row = row
         self.config = TopicConfig.from_dict(row.config)
+        bounded = self.config.ephemeral and self.config.when_full != "drop_oldest"
+        self.most_at_once = self.config.max_records if bounded else None  # records that one push can have
         # The longest value that `push` may hand on as it is: there is no schema, no bound, and the broker gives the time.
         plain = row.schema is None and self.config.timestamps == "broker" and not self.config.ephemeral
         self._plain_bytes = self.config.max_record_bytes if plain else -1

@@ -378,6 +378,31 @@ def test_dropping_the_newest_counts_and_refusing_raises(store: jjq.Store) -> Non
         assert refuse.push(b"fits again").offset == 10
 
 
+def test_a_batch_larger_than_the_bound_never_goes_in(store: jjq.Store) -> None:
+    newest = store.create_topic("n#ephemeral", partitions=2, max_records=10, when_full="drop_newest")
+    refuse = store.create_topic("r#ephemeral", max_records=10, when_full="refuse")
+    dropped = newest.push_many([b"v"] * 50, partition=1)
+    assert len(dropped) == 50
+    assert {(each.partition, each.offset) for each in dropped} == {(1, -1)}
+    spread = newest.push_many([b"v"] * 50, keys=[b"%d" % i for i in range(50)])
+    assert {(each.partition, each.offset) for each in spread} == {(0, -1), (1, -1)}
+    with pytest.raises(jjq.RecordTooLarge, match=r"50 records never fit .* at most 10 .*push fewer at once"):
+        refuse.push_many([b"v"] * 50)
+    assert [each.offset for each in refuse.push_many([b"v"] * 10)] == list(range(10))
+    with pytest.raises(jjq.TopicFull):
+        refuse.push(b"v")
+
+
+def test_a_producer_makes_no_batch_that_never_fits(store: jjq.Store) -> None:
+    newest = store.create_topic("n#ephemeral", max_records=10, when_full="drop_newest")
+    refuse = store.create_topic("r#ephemeral", max_records=10, when_full="refuse")
+    with store.producer(linger_ms=60_000, delivery_timeout_s=0) as producer:
+        dropped, refused = [[producer.push(topic.name, b"v") for _ in range(25)] for topic in (newest, refuse)]
+    assert [each.result().offset for each in dropped] == [*range(10), *[-1] * 15]
+    assert [each.result().offset for each in refused[:10]] == list(range(10))
+    assert {type(each.exception()) for each in refused[10:]} == {jjq.TopicFull}
+
+
 def test_an_ephemeral_topic_of_another_boot_is_gone(store: jjq.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.create_topic("t#ephemeral").push(b"v")
     store.create_topic("stays").push(b"v")

@@ -131,9 +131,10 @@ def _push_as_it_comes(
             unanswered = len(table)
             positions = topic.push_table(table, key=key, partition=arguments.partition, timestamp=arguments.timestamp)
             for each in positions.ranges:
-                found = partitions.setdefault(each.partition, {"records": 0, "first": each.start, "last": each.end - 1})
+                last = -1 if each.start < 0 else each.end - 1  # where the topic is full, they were dropped
+                found = partitions.setdefault(each.partition, {"records": 0, "first": each.start, "last": last})
                 found["records"] += each.end - each.start
-                found["last"] = each.end - 1
+                found["last"] = max(found["last"], last)
             records, unanswered = records + len(table), 0
             progress.show(source.read, records)
     except KeyboardInterrupt:

@@ -272,7 +272,8 @@ class Subscriber:
         return Feed(self._topic, places, near=self._store.hot.near(self.name), places_now=places_now)
 
     def commit(self) -> None:
-        """Moves the cursor past every record that this handle has polled. Never moves it back."""
+        """Moves the cursor past every record that this handle has polled. Never moves it back. What another handle of the same
+        subscriber has polled is that one's to commit: a handle that was not used yet logs a warning."""
         self._check_open()
         if self._store.read_only:
             raise StoreReadOnly(f"the store at {self._store.path} is read-only: polling works, committing does not")
@@ -280,6 +281,15 @@ class Subscriber:
             self._check_open()  # again: another thread may have closed it since
             if self._polling is not None:
                 self._commit_locked(self._polling.places())
+            elif not self._polled and self._popping is None:
+                self._warn_unused()
+
+    def _warn_unused(self) -> None:
+        _log.warning(
+            "subscriber %r: this handle has polled nothing, so commit moves nothing; commit by the handle that polled, not by "
+            "another one of store.subscriber",
+            self.name,
+        )
 
     def _commit_locked(self, places: Mapping[int, Place]) -> None:
         moved = {partition: place for partition, place in places.items() if place != self._polled.get(partition)}

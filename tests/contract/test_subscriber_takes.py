@@ -199,10 +199,22 @@ def test_commit_never_goes_back(store: jjq.Store, topic: jjq.Topic, reopen: Reop
     assert mine.positions() == {0: 3}
 
 
-def test_commit_before_any_poll_does_nothing(store: jjq.Store, topic: jjq.Topic) -> None:
-    subscriber = store.create_subscriber("letters")
+def test_commit_before_any_poll_does_nothing_and_says_so(
+    store: jjq.Store, topic: jjq.Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    subscriber = store.create_subscriber("letters", "s")
+    assert values(subscriber.poll(1)) == [b"a"]
+    other = store.subscriber("s")
+    other.commit()
+    assert other.positions() == {0: 0}
+    assert ["commit by the handle that polled" in each.getMessage() for each in caplog.records] == [True]
     subscriber.commit()
-    assert subscriber.positions() == {0: 0}
+    subscriber.commit()
+    subscriber.sleep()
+    subscriber.commit()  # nothing new is no mistake
+    assert other.pop().value == b"b"
+    other.commit()  # nor is this of who pops
+    assert len(caplog.records) == 1
 
 
 def test_a_handle_does_not_poll_what_it_popped(store: jjq.Store, topic: jjq.Topic) -> None:

@@ -166,6 +166,8 @@ class RemoteSubscriber(RemoteHandle, Subscriber):
         with self._mutex:
             if not self._taken:
                 self._check_open()
+                if not self._polls and not self._popped:
+                    self._warn_unused()
                 return
             taken = [[partition, *place] for partition, place in self._taken.items()]
             self._act("commit_polled", taken=taken)

@@ -27,6 +27,7 @@ LATEST_US = 253_402_300_799_999_999  # 9999-12-31
 
 # Seconds and milliseconds of this century, taken for microseconds, are instants of 1970 to 1973.
 SUSPICIOUS_US = range(100_000_000, 100_000_000_000_000)
+_NANOSECONDS = range(LATEST_US + 1, 4_102_444_800_000_000_000)  # of 1978 to 2099
 
 
 def now_us() -> int:
@@ -63,13 +64,18 @@ def stamp_us(value: datetime | int) -> int:
         return to_us(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidArgument(f"a timestamp is a time with a zone, or microseconds since the epoch, not {shown(value)}")
-    if value in SUSPICIOUS_US:
-        raise InvalidArgument(
-            f"timestamp {value} looks like seconds or milliseconds; pushes take microseconds, or a time with a zone"
-        )
-    if not -(1 << 62) < value < 1 << 62:
-        raise InvalidArgument(f"timestamp {shown(value)} is out of range")
+    if wrong := no_time(value):
+        raise InvalidArgument(f"timestamp {shown(value)} {wrong}; pushes take microseconds, or a time with a zone")
     return value
+
+
+def no_time(us: int) -> str | None:
+    """What is wrong with a number that somebody takes for microseconds since the epoch; None for a time that Python can say."""
+    if us in SUSPICIOUS_US:
+        return "looks like seconds or milliseconds"
+    if EARLIEST_US <= us <= LATEST_US:
+        return None
+    return "looks like nanoseconds" if us in _NANOSECONDS else "is no time of the years 1 to 9999"
 
 
 def from_us(us: int) -> datetime:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from numbers import Real
 from types import NoneType
@@ -13,11 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jjq.clock import SUSPICIOUS_US
+from jjq.clock import no_time
 
 _TOO_LARGE = 2.0**128 - 2.0**103  # becomes infinite as a 32-bit float
 _TRUNCATED = re.compile(r"Float value (\S+) was truncated converting to int")
 _NUMBERS: Any = (Real, Decimal)
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
 _LISTS = (pa.lib.Type_LIST, pa.lib.Type_LARGE_LIST, pa.lib.Type_FIXED_SIZE_LIST)
 
 
@@ -136,11 +137,9 @@ def _moments(values: Sequence[Any], kind: pa.DataType) -> None:
             raise _refused(value, "has nanoseconds")
     if others:
         _whole(others, kind)
-        for value in others if kind.unit == "us" else ():
-            if isinstance(value, int) and value in SUSPICIOUS_US:
-                raise ValueError(
-                    f"{value} looks like seconds or milliseconds; numbers are microseconds since the epoch"
-                )
+        for value in others:
+            if isinstance(value, _NUMBERS) and (wrong := no_time(int(value))):
+                raise ValueError(f"{value} {wrong}; numbers are microseconds since the epoch")
 
 
 def _nanoseconds(value: Any) -> Any:
@@ -160,6 +159,9 @@ def _days(values: Sequence[Any], kind: pa.DataType) -> None:
         if isinstance(value, str):
             raise TypeError(f"{value!r} is a text; a day is a date, or days since the epoch")
     _whole(values, kind)
+    for value in values:
+        if isinstance(value, _NUMBERS) and not 0 < int(value) + _EPOCH_DAY <= date.max.toordinal():
+            raise ValueError(f"{value} is no day of the years 1 to 9999; numbers are days since the epoch")
 
 
 def _floats(values: Sequence[Any], kind: pa.DataType) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -22,7 +22,7 @@ def to_records(topic: str, batch: pa.RecordBatch, raw: bool) -> list[Record]:
     """A batch of the topic's columns and METADATA, as Records."""
     own = batch.num_columns - len(METADATA)
     partition, offset, stamps, key, headers = batch.columns[own:]
-    values = batch.column(0).to_pylist() if raw else batch.select(list(range(own))).to_pylist()
+    values = batch.column(0).to_pylist() if raw else _rows(batch.select(list(range(own))))
     all_headers: Iterable[Any] = itertools.repeat(None)
     if headers.null_count != batch.num_rows:
         all_headers = [None if h is None else [(e["key"], e["value"]) for e in h] for h in headers.to_pylist()]
@@ -31,3 +31,48 @@ def to_records(topic: str, batch: pa.RecordBatch, raw: bool) -> list[Record]:
         key.to_pylist(), all_headers, values, strict=False,
     )  # fmt: skip
     return list(map(_record, rows))
+
+
+def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    try:
+        return cast(list[dict[str, Any]], batch.to_pylist())
+    except OverflowError:  # one time that Python cannot say keeps no record from whoever reads it
+        columns = [list(map(python_value, column)) for column in batch.columns]
+        return [dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def python_value(scalar: pa.Scalar) -> Any:
+    """As `as_py`, but for a date or a time outside the years 1 to 9999, which Python has no value for: that is given as the number
+    that it is stored as, days or microseconds since the epoch."""
+    try:
+        return scalar.as_py()
+    except OverflowError:
+        kind = scalar.type
+    if pa.types.is_struct(kind):
+        return {name: python_value(each) for name, each in scalar.items()}
+    if pa.types.is_map(kind):
+        return [(python_value(each[0]), python_value(each[1])) for each in scalar.values]
+    if pa.types.is_list(kind):
+        return list(map(python_value, scalar))
+    return scalar.value
+
+
+def to_frame(table: pa.Table) -> Any:
+    """A pandas DataFrame, in which a column that pandas cannot hold for such a value is one of Python's."""
+    try:
+        return table.to_pandas()
+    except ValueError:
+        import pandas as pd
+
+        return pd.DataFrame(
+            {name: _series(column) for name, column in zip(table.column_names, table.columns, strict=True)}
+        )
+
+
+def _series(column: pa.ChunkedArray) -> Any:
+    import pandas as pd
+
+    try:
+        return column.to_pandas()
+    except ValueError:
+        return pd.Series(list(map(python_value, column)), dtype=object)

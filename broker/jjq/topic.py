@@ -36,7 +36,7 @@ from jjq.model import (
     Slice,
     make_position,
 )
-from jjq.records import METADATA, to_records
+from jjq.records import METADATA, to_frame, to_records
 from jjq.schema import METADATA_TYPES, RAW, check_headers, first_larger, no_column, to_bytes
 from jjq.skipping import check_on_data_loss, plan_past, plan_whole, read_past, resolve_past
 from jjq.staging import partition_of
@@ -399,7 +399,7 @@ class Topic:
 
     def to_pandas(self, start: Any = "earliest", end: Any = "latest", **options: Any) -> Any:
         """`read` as a pandas DataFrame."""
-        return self.read(start, end, **options).read_pandas()
+        return to_frame(self.read(start, end, **options).read_all())
 
     def select(self, columns: Sequence[str] | None) -> pa.Schema:
         """The schema of the chosen columns of the topic, in the order given."""

@@ -369,3 +369,17 @@ def test_a_subscriber_that_is_polled_cannot_be_moved(flights: Cli) -> None:
     with flights.open() as store, store.subscriber("s") as subscriber:
         subscriber.poll(1)
         assert "another consumer polls subscriber 's'" in flights.error("subscriber", "seek", "s", "0")
+
+
+def test_a_time_that_python_cannot_say_is_shown_as_the_number_that_it_is(cli: Cli) -> None:
+    day = pa.date32()
+    with cli.open() as store:
+        topic = store.create_topic("odd", schema=pa.schema([("d", day), ("at", pa.timestamp("us", "UTC"))]))
+        topic.push_table(pa.table({"d": pa.array([0, 2**31 - 1], pa.int32()).cast(day)}))
+        store.create_subscriber("odd", "s")
+    shown = [{"d": "1970-01-01", "at": None}, {"d": 2**31 - 1, "at": None}]
+    assert [each["value"] for each in cli.lines("tail", "odd")] == shown
+    assert [each["value"] for each in cli.lines("pop", "s", "-n", "2")] == shown
+    for number in (b"1796000000000000000", b"1796000000000000000.0"):
+        said = cli.error("push", "odd", "--format", "json", stdin=b'{"at": 0}\n{"at": ' + number + b"}\n", code=1)
+        assert f"line 2: column 'at' takes timestamp[us, tz=UTC]: {number.decode()} looks like nanoseconds" in said

@@ -147,6 +147,21 @@ def test_objects_go_into_a_topic_with_columns(front: Front) -> None:
         assert "with the header Content-Type: application/json to /api/topics/typed/records" in message
 
 
+def test_a_time_that_python_cannot_say_comes_as_the_number_that_it_is(front: Front) -> None:
+    topic = front.store.create_topic("typed", schema=pa.schema([("n", pa.int64()), ("at", pa.timestamp("us", "UTC"))]))
+    topic.push_table(pa.table({"n": [1, 2], "at": pa.array([0, 2**62], pa.timestamp("us", "UTC"))}))
+    front.store.create_subscriber("typed", "s")
+    wanted = [{"n": 1, "at": "1970-01-01T00:00:00Z"}, {"n": 2, "at": 2**62}]
+    assert [each["value"] for each in front.json("GET", "/api/topics/typed/records")["records"]] == wanted
+    popped = front.json("POST", "/api/subscribers/s/pop?max=2")["records"]
+    assert [each["value"] for each in popped] == wanted
+    with front.stream("/api/topics/typed/stream?start=0") as events:
+        assert [json.loads(events.next().data)["value"] for _ in wanted] == wanted
+    answer = front.client.post("/api/topics/typed/records", json={"value": {"at": 2**62}})
+    assert answer.status_code == 400
+    assert "is no time of the years 1 to 9999" in answer.json()["message"]
+
+
 def test_lines_are_a_record_each(front: Front) -> None:
     lines = {"content-type": "application/x-ndjson"}
     front.json("POST", "/api/topics/t/records", content=b'{"a": 1}\r\n\nplain\n', headers=lines)

@@ -35,6 +35,7 @@ MOST_COLUMNS = 4096  # of a topic, fields of structs and the like included: some
 MOST_DEPTH = 60  # Arrow's streams take 64
 _TOLD = 10  # columns that are not there
 _COMPARED = 5000  # names of columns with one another, at some 40 µs
+_OF_INDEX = {b"jjq": b"index"}  # of a column that was the index of a pandas frame
 _BINARY = pa.binary()
 RAW = pa.schema([pa.field("value", _BINARY)])
 NO_LIST_VIEWS = "list views are not taken; make lists of them"
@@ -161,7 +162,8 @@ def add_columns(old: pa.Schema | None, new: object) -> pa.Schema:
 
 
 def to_table(data: object) -> pa.Table:
-    """A pyarrow Table of anything with the Arrow C stream, of record batches, or of a pandas frame (without its index)."""
+    """A pyarrow Table of anything with the Arrow C stream, of record batches, or of a pandas frame with the
+    levels of its index that have names."""
     if isinstance(data, pa.Table):
         return data
     if isinstance(data, pa.RecordBatch):
@@ -170,12 +172,12 @@ def to_table(data: object) -> pa.Table:
         return data.read_all()
     try:
         if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns"):
-            return pa.Table.from_pandas(data, preserve_index=False)
+            return _of_pandas(data)
         if hasattr(data, "__arrow_c_stream__"):
             return pa.table(data)
         if hasattr(data, "__arrow_c_array__"):
             return pa.Table.from_batches([pa.record_batch(data)])
-    except (pa.ArrowInvalid, pa.ArrowTypeError, AttributeError) as error:
+    except (ValueError, pa.ArrowTypeError, AttributeError) as error:  # pyarrow's ArrowInvalid is a ValueError
         if not _is_column(data):
             raise SchemaMismatch(f"the frame cannot become Arrow columns: {error}") from error
     if isinstance(data, Iterable) and not isinstance(data, (str, bytes, Mapping)):
@@ -195,6 +197,22 @@ def to_table(data: object) -> pa.Table:
         f"push_table takes Arrow tables or batches, pandas or Polars frames, or anything with the Arrow C stream, "
         f"not {type(data).__name__}{instead}"
     )
+
+
+def _of_pandas(frame: Any) -> pa.Table:
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    columns, fields = table.columns, list(table.schema)
+    for level, name in enumerate(frame.index.names):
+        if name is not None and str(name) not in table.schema.names:
+            columns.append(pa.Array.from_pandas(frame.index.get_level_values(level)))
+            fields.append(pa.field(str(name), columns[-1].type, metadata=_OF_INDEX))
+    return table if len(fields) == table.num_columns else pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def without_index(unknown: Sequence[str], given: pa.Schema) -> str:
+    """What to do about columns that are not the topic's, where they were a frame's index."""
+    names = [name for name in unknown if given.field(name).metadata == _OF_INDEX]
+    return f". Of the frame's index, reset_index({names}, drop=True) leaves them out" if names else ""
 
 
 def _is_column(data: object) -> bool:
@@ -298,10 +316,10 @@ def no_column(unknown: Sequence[str], known: Sequence[str]) -> str:
     return f"no column{'s' if len(unknown) > 1 else ''} {', '.join(told)}{more}"
 
 
-def _lacking(unknown: Sequence[str], user: pa.Schema) -> SchemaMismatch:
+def _lacking(unknown: Sequence[str], user: pa.Schema, otherwise: str = "") -> SchemaMismatch:
     return SchemaMismatch(
         f"the topic has {no_column(unknown, user.names)}; its columns are {', '.join(user.names)}. "
-        f"Add one with alter_topic(add_columns=...)"
+        f"Add one with alter_topic(add_columns=...){otherwise}"
     )
 
 
@@ -311,7 +329,7 @@ def conform(table: pa.Table, user: pa.Schema) -> pa.Table:
     given, known = set(names), set(user.names)
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise _lacking(unknown, user)
+        raise _lacking(unknown, user, "" if len(given) < len(names) else without_index(unknown, table.schema))
     if len(given) != len(names):
         raise SchemaMismatch("two columns of the pushed data have the same name")
     columns = []

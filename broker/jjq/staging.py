@@ -35,6 +35,7 @@ from jjq.schema import (
     null_headers,
     physical,
     to_table,
+    without_index,
 )
 from jjq.values import each_of, flag, shown, whole
 
@@ -200,7 +201,7 @@ def prepare(
         if extra or "value" not in table.schema.names:
             raise SchemaMismatch(
                 f"topic {topic.name!r} has no schema: give it a column `value` and, if wanted, `key`, `headers` and "
-                f"`timestamp`, not {', '.join(table.schema.names)}"
+                f"`timestamp`, not {', '.join(table.schema.names)}{without_index(extra, table.schema)}"
             )
         names = table.schema.names
         keys = table.column("key") if keys is None and key is None and "key" in names else keys

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -70,6 +71,46 @@ def test_a_number_is_no_name_of_a_column(store: jjq.Store) -> None:
     row: Any = {1: 5}
     with pytest.raises(jjq.SchemaMismatch, match="by their names, which are str, not 1"):
         topic.push(row)
+
+
+@pytest.mark.parametrize("how", ["push_table", "stage"])
+def test_the_named_index_of_a_pandas_frame_is_a_column(store: jjq.Store, how: str) -> None:
+    topic = store.create_topic(
+        "t", schema=pa.schema([("carrier", pa.string()), ("day", pa.int64()), ("n", pa.float64())])
+    )
+
+    def push(topic: jjq.Topic, frame: pd.DataFrame) -> None:
+        if how == "push_table":
+            topic.push_table(frame)
+            return
+        with store.stage() as stage:
+            stage.write(topic, frame)
+            store.commit(stage.finish())
+
+    flights = pd.DataFrame({"carrier": ["UA", "B6", "UA"], "day": [1, 1, 2], "n": [1.0, 2.0, 5.0]})
+    rows = flights.to_dict("records")
+    push(topic, flights.groupby("carrier", sort=False)[["n"]].mean())
+    push(topic, flights.set_index(["carrier", "day"]))
+    push(topic, flights[["carrier"]].set_index("carrier"))  # a frame of nothing else has rows, too
+    push(topic, flights.rename_axis("carrier"))  # a column already: that one is taken
+    push(topic, flights[["n"]].set_index(pd.MultiIndex.from_product([[9], [1, 2, 3]], names=["day", None])))
+    found = topic.read(metadata=[]).read_all().to_pylist()
+    assert found[:2] == [{"carrier": "UA", "day": None, "n": 3.0}, {"carrier": "B6", "day": None, "n": 2.0}]
+    assert found[2:5] == rows
+    assert found[5:8] == [{"carrier": row["carrier"], "day": None, "n": None} for row in rows]
+    assert found[8:11] == rows
+    assert found[11:] == [{"carrier": None, "day": 9, "n": row["n"]} for row in rows]
+
+    unknown = r"no column 'x'; .*Of the frame's index, reset_index\(\['x'\], drop=True\) leaves them out"
+    with pytest.raises(jjq.SchemaMismatch, match=unknown):
+        push(topic, flights.set_index(["carrier"]).set_index(pd.Index(["a", "b", "c"], name="x"), append=True))
+    with pytest.raises(
+        jjq.SchemaMismatch, match=r"has no schema: .*, not value, x\. Of the frame's index, reset_index"
+    ):
+        push(store.create_topic("plain"), pd.DataFrame({"value": [b"v"]}, index=pd.Index([1], name="x")))
+    with pytest.raises(jjq.SchemaMismatch, match="cannot become Arrow columns: Duplicate column names found"):
+        push(topic, pd.DataFrame([[1.0, 2.0]], columns=["n", "n"]))
+    assert topic.offsets()[0].end == len(found)
 
 
 def test_columns_and_partitions_that_come_at_once_while_rows_are_staged(

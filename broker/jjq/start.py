@@ -74,6 +74,22 @@ def parse_for(value: object, partitions: int, what: str = "start") -> dict[int, 
     return result
 
 
+def check_order(start: object, end: object, partitions: int) -> None:
+    """Raises InvalidArgument where the end is before the start whatever the topic holds: then one of them is a mistake."""
+    starts, ends = parse_for(start, partitions), parse_for(end, partitions, "end")
+    for partition, first in starts.items():
+        last = ends.get(partition)
+        offsets = isinstance(first, int) and isinstance(last, int) and last < first
+        if offsets or (first is Edge.LATEST and last is Edge.EARLIEST):
+            raise InvalidArgument(
+                f"the end, {_said(last)}, is before the start, {_said(first)}: nothing lies between them"
+            )
+
+
+def _said(one: Parsed | None) -> str:
+    return repr(one.value) if isinstance(one, Edge) else str(one)
+
+
 def offset_of(
     start: Parsed, bounds: PartitionOffsets, topic: str, seek: Callable[[int], int | None], closed: bool
 ) -> int:  # fmt: skip

@@ -40,7 +40,7 @@ from jjq.records import METADATA, to_frame, to_records
 from jjq.schema import METADATA_TYPES, RAW, check_headers, first_larger, no_column, to_bytes
 from jjq.skipping import check_on_data_loss, plan_past, plan_whole, read_past, resolve_past
 from jjq.staging import partition_of
-from jjq.start import Edge, offset_of, parse_for
+from jjq.start import Edge, check_order, offset_of, parse_for
 from jjq.values import MOST, each_of, flag, shown, whole
 
 if TYPE_CHECKING:
@@ -365,7 +365,8 @@ class Topic:
         self, start: Any = "earliest", end: Any = "latest", columns: Sequence[str] | None = None,
         metadata: Sequence[str] | None = None, partitions: Sequence[int] | None = None, on_data_loss: str = "error",
     ) -> pa.RecordBatchReader:  # fmt: skip
-        """The records from `start` to `end` (exclusive; `latest` is fixed now), partition after partition.
+        """The records from `start` to `end` (exclusive; `latest` is fixed now), partition after partition. Offsets in the wrong order
+        are refused.
 
         Of `columns` only those are read from the files. `metadata`: which of `_topic`, `_partition`, `_offset`,
         `_timestamp`, `_key`, `_headers` to add; by default none for a topic with a schema, else
@@ -394,6 +395,7 @@ class Topic:
         chosen: Sequence[int] = range(self.partitions)
         if partitions is not None:
             chosen = self.check_partitions(partitions)
+        check_order(start, end, self.partitions)
         first, last = resolve(start, partitions=chosen), resolve(end, end=True, partitions=chosen)
         return user, added, [each for p in chosen for each in plan(self, p, first[p], max(first[p], last[p]))]
 
@@ -409,8 +411,10 @@ class Topic:
         columns = each_of(columns, str, "columns is a list of names")
         unknown = [name for name in columns if name not in schema.names]
         if unknown:
+            beside = [name for name in unknown if name in METADATA_TYPES]
+            how = f"; read(metadata={beside}) adds what is no column" if beside else ""
             raise InvalidArgument(
-                f"topic {self.name!r} has {no_column(unknown, schema.names)}; its columns are {', '.join(schema.names)}"
+                f"topic {self.name!r} has {no_column(unknown, schema.names)}; its columns are {', '.join(schema.names)}{how}"
             )
         if len(set(columns)) != len(columns):
             raise InvalidArgument("a column is named twice")

@@ -225,7 +225,8 @@ def test_timestamps_that_name_no_instant_are_refused(store: jjq.Store) -> None:
         ({0: 7}, "latest", range(7, 10)),
         ("beginning", {0: 1}, range(1)),
         ("latest", "latest", range(0)),
-        (8, 3, range(0)),
+        (8, 8, range(0)),
+        ({0: 8}, -5, range(0)),
         ("-10 minutes", "latest", range(10)),
         ("+10 minutes", "latest", range(0)),
         ("1970-01-01T00:00:00Z", "latest", range(10)),
@@ -236,6 +237,22 @@ def test_every_kind_of_start_and_end(store: jjq.Store, start: object, end: objec
     for i in range(10):
         topic.push(str(i))
     assert values(topic, start=start, end=end) == [str(i).encode() for i in expected]
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [(2, 1), ({0: 2}, {0: 1}), (1, {0: 0}), ("latest", "earliest"), ("end", "beginning")]
+)
+@pytest.mark.parametrize("on_data_loss", ["error", "skip"])
+def test_an_end_before_the_start_is_refused(topic: jjq.Topic, start: object, end: object, on_data_loss: str) -> None:
+    with pytest.raises(jjq.InvalidArgument, match="is before the start"):
+        topic.read(start=start, end=end, on_data_loss=on_data_loss)
+
+
+def test_a_column_that_is_metadata_leads_to_it(topic: jjq.Topic) -> None:
+    with pytest.raises(
+        jjq.InvalidArgument, match=r"no column '_offset'.*; read\(metadata=\['_offset'\]\) adds what is no column"
+    ):
+        topic.read(columns=["value", "_offset"])
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def numbers(cli: Cli, *arguments: str) -> list[int]:
         (["--start", "1", "--end", "2023-11-14T22:13:20.005Z"], range(2, 5)),
         (["--end", "5", "-n", "2"], range(8, 10)),
         (["--partition", "1", "-n", "3"], [15, 17, 19]),
-        (["--start", "5", "--end", "3"], []),
+        (["--start", "5", "--end", "-9"], []),
     ],
 )
 def test_tail_shows_the_last_or_what_lies_between(flights: Cli, arguments: list[str], expected: range) -> None:
@@ -229,6 +229,12 @@ def test_what_expired_is_an_error_that_says_where_it_begins(cli: Cli) -> None:
         (["t", "--end", "soon"], 2, "is not understood"),
         (["t", "--columns", "n,nope"], 2, "no column 'nope'"),
         (["t", "--columns", "nope,n,other"], 2, "no columns 'nope', 'other'"),
+        (
+            ["t", "--columns", "n,_offset"],
+            2,
+            "no column '_offset'; its columns are n, name; --output json shows what is no column",
+        ),
+        (["t", "--start", "5", "--end", "2"], 2, "the end, 2, is before the start, 5"),
         (["t", "--partition", "2"], 2, "partitions 0 to 1"),
         (["t", "-n", "0"], 2, "-n 0 is for --follow"),
         (["t", "-n", "0", "--follow", "--start", "0"], 2, "-n 0 is for --follow"),

@@ -26,6 +26,7 @@ from jjq.cli.records import add_output, writer_for
 from jjq.model import Record
 from jjq.records import METADATA, to_records
 from jjq.skipping import ON_DATA_LOSS, plan_past, plan_whole, read_past, resolve_past
+from jjq.start import check_order
 
 _LAST = 10
 _CHUNK = 1000
@@ -86,6 +87,8 @@ def _chunks(
 ) -> Iterator[list[Record]]:  # fmt: skip
     """What is there, then, if it is to be followed, what comes."""
     chosen = range(topic.partitions) if arguments.partition is None else [topic.check_partition(arguments.partition)]
+    if arguments.start is not None and arguments.end is not None:
+        check_order(arguments.start, arguments.end, topic.partitions)
     fails = arguments.on_data_loss == "error"
     resolve = functools.partial(topic.resolve if fails else functools.partial(resolve_past, topic), partitions=chosen)
     # Where they end is known only of active files that can be read, and without it nobody could follow them.

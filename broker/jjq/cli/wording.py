@@ -36,6 +36,7 @@ _SAID = (
     ),
 )
 _SEEK = re.compile(r"store\.subscriber\('([^']*)'\)\.seek\(\{(\d+): (\d+)\}\)")
+_METADATA = re.compile(r"; read\(metadata=\[.*?\]\) adds what is no column")
 _HANDLE = re.compile(
     r"; use it with store\.subscriber\('[^']*'\)|; get it again with store\.topic\('[^']*'\), if it was made again"
 )
@@ -45,5 +46,6 @@ def for_command_line(message: str) -> str:
     """An error's message in the words of the command line."""
     for python, typed in _SAID:
         message = message.replace(python, typed)
+    message = _METADATA.sub("; --output json shows what is no column", message)
     message = _SEEK.sub(r"`jjq subscriber seek \1 \2=\3`", message)
     return _HANDLE.sub("", message)

@@ -32,7 +32,8 @@ _URL = re.compile(r"[A-Za-z][\w+.-]+:/")  # a Path has made one slash of two
 
 
 def directory_of(given: object) -> Path:
-    """The path of a store as somebody wrote it; raises InvalidArgument for what would be a directory that nobody meant."""
+    """The path of a store as somebody wrote it, made absolute; raises InvalidArgument for what would be a directory that nobody
+    meant."""
     text = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
     if not isinstance(text, str) or "\0" in text or not text.strip():
         raise InvalidArgument(f"a store is a directory's path, not {shown(given)}")
@@ -40,7 +41,7 @@ def directory_of(given: object) -> Path:
         raise InvalidArgument(
             f"a store is a directory's path, not {shown(text)}; jjq.connect, --broker and Spark's option broker take brokers"
         )
-    return Path(without_home(text))
+    return Path(without_home(text)).absolute()  # which may be asked again: `./~x` has become a path of `~x`
 
 
 def prepare(path: Path, create: bool, read_only: bool | None) -> bool:

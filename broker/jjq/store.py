@@ -8,7 +8,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -59,11 +58,10 @@ def open_store(
     `create_topics` is false.
     Raises StoreNotFound, StoreFormat (no store, or one of a later version), StoreError.
     """
-    directory = founding.directory_of(path)
     flags = {"create": create, "maintenance": maintenance, "create_topics": create_topics}
     for name, value in flags.items() if read_only is None else [*flags.items(), ("read_only", read_only)]:
         flag(value, name)
-    store = Store(directory, create=create, read_only=read_only, hot_bytes=hot_bytes, create_topics=create_topics)
+    store = Store(path, create=create, read_only=read_only, hot_bytes=hot_bytes, create_topics=create_topics)
     if maintenance and not store.read_only:
         store.begin_maintenance()
     return store
@@ -77,11 +75,12 @@ class Store(StoreParts):
     _append_bytes = 32 << 20
 
     def __init__(
-        self, path: Path, *, create: bool = True, read_only: bool | None = None, lock_fd: int | None = None,
+        self, path: str | os.PathLike[str], *, create: bool = True, read_only: bool | None = None, lock_fd: int | None = None,
         hot_bytes: int = DEFAULT_BYTES, create_topics: bool = True,
     ) -> None:  # fmt: skip
-        """`lock_fd`: a descriptor by which the caller holds `store.lock` alone (repair); from now on the store's."""
-        self.path = path.absolute()
+        """See `jjq.open`, which begins maintenance, too. `lock_fd`: a descriptor by which the caller holds `store.lock` alone
+        (repair); from now on the store's."""
+        self.path = founding.directory_of(path)
         self._mutex = threading.RLock()
         self._closed = False
         self._lock_fd = -1 if lock_fd is None else lock_fd

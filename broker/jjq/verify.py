@@ -44,7 +44,7 @@ def verify(
     if isinstance(store, Store):
         return Verifier(store, progress, sample).run()
     try:
-        with Store(Path(store), create=False, read_only=True) as opened:
+        with Store(store, create=False, read_only=True) as opened:
             return Verifier(opened, progress, sample).run()
     except StoreFormat as error:
         if "path" not in error.details:  # no store, or one of a later version

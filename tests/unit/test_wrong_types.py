@@ -148,13 +148,18 @@ def test_a_home_directory_is_not_made_where_the_program_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for given in (path, Path(path)):
-        with pytest.raises(jjq.InvalidArgument, match=f"begins with ~.*: write the whole path, or ./{path} for what"):
-            jjq.open(given)
+        for way in (jjq.open, jjq.Store):
+            with pytest.raises(
+                jjq.InvalidArgument, match=f"begins with ~.*: write the whole path, or ./{path} for what"
+            ):
+                way(given)
     for command in (["topic", "create", "t"], ["verify"], ["repair"], ["serve", "--http-port", "0"], ["token", "list"]):
         assert main([*command, f"--store={path}"]) == 2
         assert "write the whole path" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
     jjq.open(f"./{path}").close()
+    jjq.Store(f"./{path}", create=False).close()
+    assert main([f"--store=./{path}", "topic", "create", "t"]) == 0
 
 
 @pytest.mark.parametrize("path", ["", "  "])

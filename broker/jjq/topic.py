@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -299,7 +299,9 @@ class Topic:
                 raise
             return build()
 
-    def stamps(self, timestamps: Sequence[Timestamp] | None, rows: int) -> list[int] | None:
+    def stamps(
+        self, timestamps: Sequence[Timestamp] | None, rows: int, check: Callable[[Any], int] = stamp_us
+    ) -> list[int] | None:
         if self.config.timestamps == "broker":
             if timestamps is not None and any(each is not None for each in timestamps):
                 raise InvalidArgument(
@@ -307,7 +309,7 @@ class Topic:
                 )
             return None
         now = now_us()
-        return [now if each is None else stamp_us(each) for each in (timestamps or [None] * rows)]
+        return [now if each is None else check(each) for each in (timestamps or [None] * rows)]
 
     # --- offsets -----------------------------------------------------------------------------------------------------
 

@@ -85,3 +85,11 @@ def test_a_number_that_is_no_time_of_a_record_is_refused(store: jjq.Store) -> No
     with store.producer() as producer, pytest.raises(jjq.InvalidArgument, match="looks like nanoseconds"):
         producer.push("t", b"x", timestamp=NANOSECONDS)
     assert topic.offsets()[0].end == 0
+
+
+def test_the_times_of_a_table_go_in_as_they_are(store: jjq.Store) -> None:
+    topic = store.create_topic("t", timestamps="producer")
+    times = [5, 1_700_000_000, FAR, -FAR]
+    topic.push_table(pa.table({"value": [b"x"] * len(times), "timestamp": as_times(times, UTC_US)}))
+    found = [record.timestamp for record in store.create_subscriber("t", "s").poll(10, timeout=5)]
+    assert found == times

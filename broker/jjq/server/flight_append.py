@@ -11,6 +11,7 @@ from jjq.errors import InvalidArgument, RecordTooLarge
 from jjq.log.requests import OVERHEAD_BYTES, Append, MorePartitions
 from jjq.schema import PLAIN, RAW, cast, conform, header_column, longest_headers, pushed
 from jjq.topic import Topic
+from jjq.values import whole
 
 _SINGLES = 256  # of so many values a message is made by a template, several times as fast as by pyarrow
 
@@ -30,7 +31,10 @@ def append(
         raise InvalidArgument(f"the batch has no column {missing[0]}; it may be null in every row")
     if not batch.num_rows:
         raise InvalidArgument("the batch has no rows")
-    request = _request(topic, batch, stamps, max_record_bytes)
+    request = _request(topic, batch, max_record_bytes)
+    if stamps is not None:
+        # Where they were Python's numbers the client has looked at them, and a table's go in as they are.
+        request.stamps = topic.stamps(stamps, batch.num_rows, _stamp)
     return _append(topic, place, among, request, mark)
 
 
@@ -43,7 +47,7 @@ def append_value(
         raise InvalidArgument(f"topic {topic.name!r} has a schema: a record of it is sent as a batch")
     if len(value) <= min(topic._plain_bytes, max_record_bytes):
         return topic._store.log(topic.id, place).append_value(topic.schema_version, value, among, mark)
-    request = _plain(topic, [None], [value], None, max_record_bytes)
+    request = _plain(topic, [None], [value], max_record_bytes)
     return _append(topic, place, among, request, mark)
 
 
@@ -58,9 +62,7 @@ def _append(topic: Topic, place: int, among: int, request: Append, mark: tuple[b
     return start, timestamp
 
 
-def _plain(
-    topic: Topic, keys: list[bytes | None], values: list[bytes | None], stamps: Sequence[int] | None, max_record_bytes: int,
-) -> Append:  # fmt: skip
+def _plain(topic: Topic, keys: list[bytes | None], values: list[bytes | None], max_record_bytes: int) -> Append:
     """What most small batches are: the checks that are for columns would take longer than to append it."""
     for key, value in zip(keys, values, strict=True):
         size = len(value or b"") + len(key or b"")
@@ -68,16 +70,18 @@ def _plain(
             raise RecordTooLarge(
                 f"the record has {size:,} bytes, the broker takes up to {max_record_bytes:,} (max_record_bytes)"
             )
-    return pushing.request(topic, values, keys, None, stamps)
+    return pushing.request(topic, values, keys, None, None)
 
 
-def _request(
-    topic: Topic, batch: pa.RecordBatch, stamps: Sequence[int] | None, max_record_bytes: int
-) -> Append:  # fmt: skip
+def _stamp(value: object) -> int:
+    return whole(value, "a timestamp", -(1 << 63), (1 << 63) - 1)
+
+
+def _request(topic: Topic, batch: pa.RecordBatch, max_record_bytes: int) -> Append:
     if topic.schema is None and batch.num_rows <= _SINGLES and batch.schema.equals(PLAIN):
         keys, headers, values = batch.columns
         if headers.null_count == len(headers):
-            return _plain(topic, keys.to_pylist(), values.to_pylist(), stamps, max_record_bytes)
+            return _plain(topic, keys.to_pylist(), values.to_pylist(), max_record_bytes)
     limit = min(topic.config.max_record_bytes, max_record_bytes)
     topic.check_size(batch.nbytes, topic.config.max_batch_bytes, "the batch")
     keys = cast(batch.column("_key"), pa.binary(), "_key")
@@ -92,5 +96,5 @@ def _request(
         schema=pushed(user.schema),
     )
     return Append(
-        topic.schema_version, batch=body, stamps=topic.stamps(stamps, body.num_rows), size=body.nbytes + OVERHEAD_BYTES
+        topic.schema_version, batch=body, stamps=topic.stamps(None, body.num_rows), size=body.nbytes + OVERHEAD_BYTES
     )

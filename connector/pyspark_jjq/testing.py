@@ -74,7 +74,9 @@ class Topics:
             columns = plain(to_arrow_schema(cast("StructType", StructType.fromDDL(schema)), timezone="UTC"))
         found = find_topic(self.store, topic)
         if found is None and columns is None and any(isinstance(row, Mapping) for row in rows):
-            raise InvalidArgument(f"topic {topic!r} is made by this push, and these rows have columns: give their schema=")
+            raise InvalidArgument(
+                f"topic {topic!r} is made by this push, and these rows have columns: give their schema="
+            )
         if found is None or columns is not None or settings:  # refused where the topic is there and has others
             found = self.store.create_topic(topic, schema=columns, exist_ok=True, **settings)
         found.push_many(list(rows))

@@ -53,12 +53,14 @@ def test_whatever_waits_together_is_there_in_its_order_and_each_is_told_its_offs
     topic = store.create_topic("t")
     log = store.log(topic.id, 0)
     many = [b"%d" % i for i in range(TEMPLATE_ROWS + 1)]
+    marked = Append(1, (None,), (b"marked",))
+    marked.producer, marked.sequence = b"p", 1  # as a broker does, once it has made it
     requests: list[Request] = [
         OneValue(b"a", 0),
         OneValue(b"b", 1),
         Append(1, (b"key",), (None,)),
         Append(1, (None, b""), (b"", b"c"), headers=[[("h", b"1")], None]),
-        Append(1, (None,), (b"marked",), producer=b"p", sequence=1),
+        marked,
         Append(1, [None] * len(many), many),
         OneValue(b"", 0),
         Append(1, (None,), (b"d",)),

@@ -48,13 +48,15 @@ class Append:
     error: BaseException | None = None
     wake: threading.Lock | None = None
     rows: int = field(init=False)
-    like: object = field(init=False)  # what those have in common that become one message
 
     def __post_init__(self) -> None:
-        batch = self.batch
-        self.rows = len(self.values) if batch is None else int(batch.num_rows)
+        self.rows = len(self.values) if self.batch is None else int(self.batch.num_rows)
+
+    @property
+    def like(self) -> object:
+        """What those have in common that become one message."""
         alone = self.producer or self.rows > TEMPLATE_ROWS
-        self.like = self if alone else (batch is None, self.stamps is None, self.version)
+        return self if alone else (self.batch is None, self.stamps is None, self.version)
 
 
 class OneValue:

@@ -26,7 +26,7 @@ from jjq.errors import DeliveryExpired, InvalidArgument, StoreClosed, StoreReadO
 from jjq.feed import watched
 from jjq.model import ChannelCounts, ConsumerInfo, Record
 from jjq.receiving import ENDS, FAILURES, Receiving
-from jjq.values import each_of, shown, timeout_s, whole
+from jjq.values import each_of, living, shown, timeout_s, whole
 from jjq.wake import until_found, wait_for
 
 if TYPE_CHECKING:
@@ -467,11 +467,11 @@ def _marks(deliveries: Iterable[Delivery]) -> list[Mark]:
 
 def handles(store: Store) -> Iterator[Channel]:
     """Every handle of this process on the store's channels."""
-    return (each for each in list(_channels) if each._store is store)
+    return (each for each in living(_channels) if each._store is store)
 
 
 def _after_fork_in_child() -> None:
-    for channel in list(_channels):
+    for channel in living(_channels):
         channel._after_fork()
 
 

@@ -18,7 +18,7 @@ from jjq.clock import no_time
 _TOO_LARGE = 2.0**128 - 2.0**103  # becomes infinite as a 32-bit float
 _TRUNCATED = re.compile(r"Float value (\S+) was truncated converting to int")
 _NUMBERS: Any = (Real, Decimal)
-_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_EPOCH_DAY, _LAST_DAY = date(1970, 1, 1).toordinal(), date.max.toordinal()
 _LISTS = (pa.lib.Type_LIST, pa.lib.Type_LARGE_LIST, pa.lib.Type_FIXED_SIZE_LIST)
 
 
@@ -138,7 +138,7 @@ def _moments(values: Sequence[Any], kind: pa.DataType) -> None:
     if others:
         _whole(others, kind)
         for value in others:
-            if isinstance(value, _NUMBERS) and (wrong := no_time(int(value))):
+            if (type(value) is int or isinstance(value, _NUMBERS)) and (wrong := no_time(int(value))):
                 raise ValueError(f"{value} {wrong}; numbers are microseconds since the epoch")
 
 
@@ -153,6 +153,8 @@ def _refused(value: datetime, why: str) -> ValueError:
 
 
 def _days(values: Sequence[Any], kind: pa.DataType) -> None:
+    if set(map(type, values)) <= {date, NoneType}:
+        return
     for value in values:
         if isinstance(value, datetime):
             raise _refused(value, "has a time of day; take its date()")
@@ -160,7 +162,7 @@ def _days(values: Sequence[Any], kind: pa.DataType) -> None:
             raise TypeError(f"{value!r} is a text; a day is a date, or days since the epoch")
     _whole(values, kind)
     for value in values:
-        if isinstance(value, _NUMBERS) and not 0 < int(value) + _EPOCH_DAY <= date.max.toordinal():
+        if (type(value) is int or isinstance(value, _NUMBERS)) and not 0 < int(value) + _EPOCH_DAY <= _LAST_DAY:
             raise ValueError(f"{value} is no day of the years 1 to 9999; numbers are days since the epoch")
 
 

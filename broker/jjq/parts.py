@@ -99,5 +99,8 @@ class StoreParts(ABC):
         if self._syncer is None:
             with self._mutex:
                 if self._syncer is None:
-                    self._syncer = Syncer()
+                    try:
+                        self._syncer = Syncer()
+                    except RuntimeError:  # the process ends, and begins no thread any more: the kernel writes them
+                        return
         self._syncer.watch(log, within_s)

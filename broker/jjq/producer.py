@@ -39,7 +39,7 @@ from jjq.log.requests import MorePartitions
 from jjq.model import Position, check_name
 from jjq.schema import check_headers, headers_size, rows_to_table, to_bytes
 from jjq.topics import at_first_use
-from jjq.values import between, shown, timeout_s, whole
+from jjq.values import between, living, shown, timeout_s, whole
 
 if TYPE_CHECKING:
     from jjq.store import Store
@@ -182,8 +182,9 @@ class _Batch:
     def finish(self, error: BaseException | None) -> None:
         self.error = error
         self.finished = True
-        while self._waiters:
-            self._waiters.pop().release()
+        with contextlib.suppress(IndexError):  # none is left: one whose time is over goes by itself
+            while True:
+                self._waiters.pop().release()
         self._call_back()
 
     def _call_back(self) -> None:
@@ -519,7 +520,7 @@ class Producer:
 
 def close_all(store: Store | None = None) -> None:
     """Closes the producers of a store, or of the process. They end side by side: it takes as long as the slowest of them."""
-    closing = [each for each in list(_producers) if store is None or each._store is store]
+    closing = [each for each in living(_producers) if store is None or each._store is store]
     for each in closing:
         each._end()
     for each in closing:
@@ -530,7 +531,7 @@ def _close_all_at_exit() -> None:
     try:
         close_all()
     except KeyboardInterrupt:
-        left = sum(each._pending for each in list(_producers))
+        left = sum(each._pending for each in living(_producers))
         log.warning("interrupted as the process ends: %d records that were pushed are not written", left)
 
 
@@ -554,14 +555,14 @@ def _close_at_exit() -> None:
 def _before_fork() -> None:
     """pyarrow imports pandas with the first list of values, under a lock that a child would find locked for ever: with a producer's
     thread amid that, a fork waits for it."""
-    if any(each._thread is not None for each in list(_producers)):
+    if any(each._thread is not None for each in living(_producers)):
         pa.array([0])
 
 
 def _after_fork_in_child() -> None:
     global _closed_at_exit
     _closed_at_exit = False  # a child may end otherwise than its parent
-    for each in list(_producers):
+    for each in living(_producers):
         each._after_fork()
 
 

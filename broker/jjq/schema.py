@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import itertools
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -204,7 +204,13 @@ def _of_pandas(frame: Any) -> pa.Table:
     columns, fields = table.columns, list(table.schema)
     for level, name in enumerate(frame.index.names):
         if name is not None and str(name) not in table.schema.names:
-            columns.append(pa.Array.from_pandas(frame.index.get_level_values(level)))
+            try:
+                columns.append(pa.Array.from_pandas(frame.index.get_level_values(level)))
+            except (ValueError, pa.ArrowTypeError) as error:
+                raise SchemaMismatch(
+                    f"the frame's index {str(name)!r} cannot become a column: {error}; reset_index([{str(name)!r}], drop=True) leaves "
+                    f"it out"
+                ) from error
             fields.append(pa.field(str(name), columns[-1].type, metadata=_OF_INDEX))
     return table if len(fields) == table.num_columns else pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
@@ -221,7 +227,7 @@ def _is_column(data: object) -> bool:
 
 def is_frame(data: object) -> bool:
     """Whether a value is a table, for who has no use for one."""
-    return hasattr(type(data), "columns")
+    return hasattr(type(data), "columns") and not isinstance(data, Iterator)  # as results of databases are
 
 
 def decoded(column: Any) -> Any:

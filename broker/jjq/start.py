@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -74,16 +74,20 @@ def parse_for(value: object, partitions: int, what: str = "start") -> dict[int, 
     return result
 
 
-def check_order(start: object, end: object, partitions: int) -> None:
-    """Raises InvalidArgument where the end is before the start whatever the topic holds: then one of them is a mistake."""
+def check_order(start: object, end: object, partitions: int, chosen: Iterable[int]) -> None:
+    """Raises InvalidArgument where in all chosen partitions the end is before the start whatever the topic holds: then one of
+    them is a mistake. In some it may be: who has read on asks for what there was at a time."""
     starts, ends = parse_for(start, partitions), parse_for(end, partitions, "end")
-    for partition, first in starts.items():
-        last = ends.get(partition)
+    reversed_ones = []
+    for partition in chosen:
+        first, last = starts.get(partition), ends.get(partition)
         offsets = isinstance(first, int) and isinstance(last, int) and last < first
-        if offsets or (first is Edge.LATEST and last is Edge.EARLIEST):
-            raise InvalidArgument(
-                f"the end, {_said(last)}, is before the start, {_said(first)}: nothing lies between them"
-            )
+        if not offsets and not (first is Edge.LATEST and last is Edge.EARLIEST):
+            return
+        reversed_ones.append((first, last))
+    if reversed_ones:
+        first, last = reversed_ones[0]
+        raise InvalidArgument(f"the end, {_said(last)}, is before the start, {_said(first)}: nothing lies between them")
 
 
 def _said(one: Parsed | None) -> str:

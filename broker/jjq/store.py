@@ -35,7 +35,7 @@ from jjq.producer import Producer, close_all
 from jjq.pubsub import PubSub, publish
 from jjq.subscriber import Subscriber
 from jjq.topic import Topic
-from jjq.values import each_of, flag
+from jjq.values import each_of, flag, living
 from jjq.wake import Listener
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Store(StoreParts):
             syncer, self._syncer = self._syncer, None
             caretaker, self._caretaker = self._caretaker, None
             logs, self._logs = self._logs, {}  # who asks for one from now on is told that the store is closed
-        for listener in list(self._listeners):
+        for listener in living(self._listeners):
             listener.wake()  # whoever waits looks, and finds the store closed
         with contextlib.ExitStack() as rest:  # each part is closed though another fails
             if self._lock_fd >= 0:

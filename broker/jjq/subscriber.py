@@ -27,7 +27,7 @@ from jjq.errors import (
 )
 from jjq.feed import Feed, Place, watched
 from jjq.model import PartitionLag, Record
-from jjq.values import timeout_s, whole
+from jjq.values import living, timeout_s, whole
 from jjq.wake import until_found, wait_for
 
 if TYPE_CHECKING:
@@ -474,11 +474,11 @@ class Subscriber:
 
 def handles(store: Store) -> list[Subscriber]:
     """Every handle of this process on the store's subscribers that is in use."""
-    return [each for each in list(_subscribers) if each._store is store]
+    return [each for each in living(_subscribers) if each._store is store]
 
 
 def _after_fork_in_child() -> None:
-    for subscriber in list(_subscribers):
+    for subscriber in living(_subscribers):
         subscriber._after_fork()
 
 

@@ -397,7 +397,7 @@ class Topic:
         chosen: Sequence[int] = range(self.partitions)
         if partitions is not None:
             chosen = self.check_partitions(partitions)
-        check_order(start, end, self.partitions)
+        check_order(start, end, self.partitions, chosen)
         first, last = resolve(start, partitions=chosen), resolve(end, end=True, partitions=chosen)
         return user, added, [each for p in chosen for each in plan(self, p, first[p], max(first[p], last[p]))]
 

@@ -17,7 +17,15 @@ from jjq import channels, ephemeral, files, subscribers, topicfile
 from jjq.catalog.rows import TopicRow
 from jjq.clock import now_us
 from jjq.config import GRACE_US, TopicConfig, check_partitions, normalise, written
-from jjq.errors import DamagedSegment, InvalidArgument, SchemaMismatch, TopicDeleted, TopicExists, TopicNotFound
+from jjq.errors import (
+    DamagedSegment,
+    InvalidArgument,
+    JjqError,
+    SchemaMismatch,
+    TopicDeleted,
+    TopicExists,
+    TopicNotFound,
+)
 from jjq.log.format import NO_TS
 from jjq.log.partition import PartitionLog
 from jjq.log.stream import stream_paths
@@ -129,7 +137,12 @@ def at_first_use(store: Store, name: str, use: Callable[[Topic], object], *, eph
     except TopicNotFound:
         if not store.create_topics or store.read_only:
             raise
-    use(Unmade(store, name))
+    try:
+        use(Unmade(store, name))
+    except JjqError:
+        with contextlib.suppress(TopicNotFound):
+            return store.topic(name)  # somebody else was faster, and it says itself what fits
+        raise
     with contextlib.suppress(TopicExists):  # somebody else was faster
         return store.create_topic(name, **({"ephemeral": True} if ephemeral else {}))
     return store.topic(name)

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from jjq.errors import InvalidArgument
 
@@ -95,13 +96,21 @@ def between(value: object, what: str, low: float, high: float) -> float:
     return value
 
 
+def living(them: WeakSet[T]) -> list[T]:
+    """Those there are, also where another thread adds one meanwhile."""
+    while True:
+        try:
+            return list(them)
+        except RuntimeError:  # it changed size: a set of weak references only minds those that go
+            continue
+
+
 def without_home(path: str) -> str:
     """A path that does not begin with `~`, which Python and Spark do not expand, nor all shells in `--store=~/jjq`: it would be a
     directory named `~`. Raises InvalidArgument."""
     if path.startswith("~"):
         raise InvalidArgument(
-            f"{shown(path)} begins with ~, which shells make the home directory of and nobody else: write the whole path, or "
-            f"./{path} for what is named so"
+            f"{shown(path)} begins with ~, which shells make the home directory of and nobody else: write the whole path"
         )
     return path
 

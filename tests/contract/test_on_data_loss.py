@@ -136,6 +136,11 @@ def test_of_a_sealed_file_only_the_damaged_batches_are_skipped(
         table = topic.read(start=start, on_data_loss="skip").read_all()
         assert table["n"].to_pylist() == [n for n in whole if n >= start]
     assert f"skipped offsets {numbers[0] * 100} to " in caplog.messages[0]
+    with jjq.open(directory, maintenance=False) as store:
+        [problem] = store.verify().problems
+        assert problem.start == numbers[0] * 100
+        assert problem.end == numbers[-1] * 100 + 100
+        assert ("batches are damaged" in problem.message) is (len(numbers) > 1)
     # What is skipped is what repair cannot save either.
     assert repair(copy).saved == len(whole)
 

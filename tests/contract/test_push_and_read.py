@@ -248,6 +248,17 @@ def test_an_end_before_the_start_is_refused(topic: jjq.Topic, start: object, end
         topic.read(start=start, end=end, on_data_loss=on_data_loss)
 
 
+def test_who_has_read_on_in_one_partition_asks_for_what_there_was_in_all(store: jjq.Store) -> None:
+    topic = store.create_topic("t", partitions=2)
+    for partition in (0, 1):
+        topic.push_many([b"%d%d" % (partition, i) for i in range(8)], partition=partition)
+    then = {0: 5, 1: 5}
+    assert topic.read({0: 7, 1: 3}, then).read_all()["value"].to_pylist() == [b"13", b"14"]
+    assert topic.read({0: 7, 1: 3}, 5, partitions=[1]).read_all().num_rows == 2
+    with pytest.raises(jjq.InvalidArgument, match="the end, 5, is before the start, 7"):
+        topic.read({0: 7, 1: 3}, then, partitions=[0])
+
+
 def test_a_column_that_is_metadata_leads_to_it(topic: jjq.Topic) -> None:
     with pytest.raises(
         jjq.InvalidArgument, match=r"no column '_offset'.*; read\(metadata=\['_offset'\]\) adds what is no column"

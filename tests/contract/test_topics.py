@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import jjq
+from jjq.topics import at_first_use
 
 FLIGHTS = pa.schema([("carrier", pa.string()), ("delay", pa.int32())])
 
@@ -43,6 +44,17 @@ def test_a_topic_is_made_on_first_use_by_who_pushes_in_the_background_or_makes_a
     }  # fmt: skip
     store.topic("orders").push(b"4")
     assert [each.record.value for each in channel.receive(timeout=None)] == [b"4"]
+
+
+@pytest.mark.embedded
+def test_a_first_use_meets_the_topic_that_somebody_makes_meanwhile(store: jjq.Store) -> None:
+    made = []
+
+    def use(topic: jjq.Topic) -> None:
+        made.append(store.create_topic("t", schema=pa.schema([("a", pa.int64())])))
+        topic.push({"a": 1})  # to one without a schema it cannot go
+
+    assert at_first_use(store, "t", use).id == made[0].id
 
 
 def test_a_first_use_that_cannot_be_makes_no_topic(store: jjq.Store) -> None:

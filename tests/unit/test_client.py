@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 
@@ -59,21 +58,6 @@ def test_what_cannot_be_a_token_is_refused_and_not_shown(token: object) -> None:
     with pytest.raises(jjq.InvalidArgument, match=r"^token ") as raised:
         jjq.connect("jjq://host", token=token)  # type: ignore[arg-type]
     assert "cret" not in str(raised.value)
-
-
-def test_what_is_not_given_is_as_the_environment_has_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("JJQ_TOKEN", "jjq_of the environment")
-    with pytest.raises(jjq.InvalidArgument, match=r"^token "):
-        jjq.connect("jjq://host")
-    monkeypatch.setenv("JJQ_TOKEN", "")  # is none
-    for name, says in (("JJQ_TLS_CA", "named"), ("JJQ_CLIENT_CERT", "go together"), ("JJQ_CLIENT_KEY", "go together")):
-        with monkeypatch.context() as own:
-            own.setenv(name, str(tmp_path / "named"))
-            with pytest.raises(jjq.InvalidArgument, match=says):
-                jjq.connect("jjq+tls://host")
-    monkeypatch.setenv("JJQ_TLS_CA", str(tmp_path / "named"))
-    with pytest.raises(jjq.InvalidArgument, match="given"):
-        jjq.connect("jjq+tls://host", tls_ca=tmp_path / "given")
 
 
 def test_certificates_go_with_tls_and_together(tmp_path: object) -> None:

@@ -5,13 +5,40 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import pyarrow as pa
 import pytest
 
 import jjq
-from jjq.values import MOST, shown, timeout_s
+from jjq.values import MOST, living, shown, timeout_s
 from tests.stores import assert_whole
+
+
+class Growing(WeakSet[Any]):
+    """To which another thread adds one as it is first gone through."""
+
+    added = False
+
+    def __iter__(self) -> Iterator[Any]:
+        for each in super().__iter__():
+            if not self.added:
+                self.added = True
+                self.add(MORE)
+            yield each
+
+
+class One:
+    """What can be referred to weakly."""
+
+
+MORE = One()
+
+
+def test_a_set_that_grows_as_it_is_listed_is_listed_whole() -> None:
+    first, second = One(), One()
+    assert set(living(Growing([first, second]))) == {first, second, MORE}
+
 
 ODD = [1 << 63, -(1 << 63) - 1, 10**5000, -(10**5000), math.inf, math.nan, "1" * 5000, b"x", object(), "\ud800"]
 TABLE = pa.table({"value": [b"x"]})

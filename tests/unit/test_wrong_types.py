@@ -149,9 +149,7 @@ def test_a_home_directory_is_not_made_where_the_program_runs(
     monkeypatch.chdir(tmp_path)
     for given in (path, Path(path)):
         for way in (jjq.open, jjq.Store):
-            with pytest.raises(
-                jjq.InvalidArgument, match=f"begins with ~.*: write the whole path, or ./{path} for what"
-            ):
+            with pytest.raises(jjq.InvalidArgument, match=r"begins with ~.*: write the whole path$"):
                 way(given)
     for command in (["topic", "create", "t"], ["verify"], ["repair"], ["serve", "--http-port", "0"], ["token", "list"]):
         assert main([*command, f"--store={path}"]) == 2

@@ -24,6 +24,7 @@ from typing import Any
 
 from jjq import files
 from jjq.errors import StoreClosed, StoreError, StoreFormat, StoreReadOnly
+from jjq.values import living
 
 _BUSY_S = 30.0
 Row = tuple[Any, ...]
@@ -343,7 +344,7 @@ def _before_fork() -> None:
     wait for ever, since it does not have that thread.
     """
     _stopped.drivers = []
-    for driver in list(_drivers):
+    for driver in living(_drivers):
         _stopped.drivers.append(driver)
         driver._mutex.acquire(timeout=_BUSY_S)
 
@@ -357,7 +358,7 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     _stopped.drivers = []
-    for driver in list(_drivers):
+    for driver in living(_drivers):
         driver.after_fork()
 
 

@@ -189,9 +189,17 @@ def open_store(
     no topic, unless that is what the command is for."""
     url = broker_url(arguments)
     if url is not None:
-        # Token and certificates by the environment, where other processes do not see them as they see a command line.
-        return jjq.connect(url, retry_s=30.0 if stays else _PATIENCE_S)
+        return _connect(url, 30.0 if stays else _PATIENCE_S)
     return jjq.open(store_path(arguments), create=create, maintenance=stays, create_topics=create_topics)
+
+
+def _connect(url: str, retry_s: float) -> jjq.Store:
+    # By the environment, where other processes do not see them as they see a command line.
+    given = os.environ.get
+    return jjq.connect(
+        url, token=given("JJQ_TOKEN") or None, tls_ca=given("JJQ_TLS_CA") or None,
+        tls_cert=given("JJQ_CLIENT_CERT") or None, tls_key=given("JJQ_CLIENT_KEY") or None, retry_s=retry_s,
+    )  # fmt: skip
 
 
 def confirm(arguments: argparse.Namespace, question: str) -> None:

@@ -134,6 +134,7 @@ def _push_as_it_comes(
                 last = -1 if each.start < 0 else each.end - 1  # where the topic is full, they were dropped
                 found = partitions.setdefault(each.partition, {"records": 0, "first": each.start, "last": last})
                 found["records"] += each.end - each.start
+                found["first"] = each.start if found["first"] < 0 else found["first"]
                 found["last"] = max(found["last"], last)
             records, unanswered = records + len(table), 0
             progress.show(source.read, records)

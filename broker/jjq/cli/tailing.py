@@ -88,7 +88,7 @@ def _chunks(
     """What is there, then, if it is to be followed, what comes."""
     chosen = range(topic.partitions) if arguments.partition is None else [topic.check_partition(arguments.partition)]
     if arguments.start is not None and arguments.end is not None:
-        check_order(arguments.start, arguments.end, topic.partitions)
+        check_order(arguments.start, arguments.end, topic.partitions, chosen)
     fails = arguments.on_data_loss == "error"
     resolve = functools.partial(topic.resolve if fails else functools.partial(resolve_past, topic), partitions=chosen)
     # Where they end is known only of active files that can be read, and without it nobody could follow them.

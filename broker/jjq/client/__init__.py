@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jjq.hints import keywords
 
@@ -25,8 +25,7 @@ def connect(
     A connection that is lost is made again, after growing pauses; a call that meets that goes on trying for `retry_s`
     seconds, and then raises BrokerUnavailable. `on_state` is called with `connected`, `reconnecting` and `closed`, from
     whichever thread finds out. `tls_ca` is a PEM file with the certificates to trust instead of the system's, `tls_cert` and
-    `tls_key` one's own, where the broker asks for it. What is not given is as the environment has it: JJQ_TOKEN, JJQ_TLS_CA,
-    JJQ_CLIENT_CERT, JJQ_CLIENT_KEY.
+    `tls_key` one's own, where the broker asks for it.
     Raises InvalidArgument, BrokerUnavailable, Unauthorized.
     """
     # gRPC would write lines of its own on the standard error; what there is to say, errors and our logger say.
@@ -34,10 +33,5 @@ def connect(
     from jjq.client.store import RemoteStore  # only here: Flight takes its time to be imported
 
     return RemoteStore(
-        url, token=_or_environment(token, "JJQ_TOKEN"), tls_ca=_or_environment(tls_ca, "JJQ_TLS_CA"), tls_cert=_or_environment(tls_cert, "JJQ_CLIENT_CERT"),
-        tls_key=_or_environment(tls_key, "JJQ_CLIENT_KEY"), retry_s=retry_s, on_state=on_state,
-    )  # fmt: skip
-
-
-def _or_environment(given: Any, name: str) -> Any:
-    return os.environ.get(name) or None if given is None else given
+        url, token=token, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key, retry_s=retry_s, on_state=on_state
+    )

@@ -416,7 +416,10 @@ def _hint(error: Exception, address: Address) -> str:
     """What to change where something listens that will never be this broker for this client; empty: it may be back soon."""
     text = str(error)
     if "certificate verify failed" in text:
-        return "its certificate is not one to trust here: the authority that vouches for it is tls_ca, or JJQ_TLS_CA"
+        return (
+            "its certificate is not one to trust here: the authority that vouches for it is tls_ca, and for the command line and "
+            "Spark JJQ_TLS_CA"
+        )
     if "is not in peer certificate" in text:
         return "connect by a name that its certificate has"
     if "wrong version number" in text:

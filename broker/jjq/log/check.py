@@ -48,8 +48,13 @@ def check_sealed(directory: Path, segment: Segment, schema: pa.Schema, tick: Tic
 
     if _crc(reader.path, segment.length, tick) != segment.crc:
         # A batch that is damaged says where; the whole-file checksum only that something is.
-        for _ in reader.scan(segment.base, segment.end):
-            pass
+        found = [error for number in range(len(reader)) if (error := _wrong_batch(reader, number)) is not None]
+        if found:
+            more = f"; {len(found)} of its {len(reader)} batches are damaged" if len(found) > 1 else ""
+            raise DamagedSegment(
+                f"{found[0].message}{more}",
+                path=str(reader.path), position=found[0].position, lost=(found[0].details["lost"][0], found[-1].details["lost"][1]),
+            )  # fmt: skip
         raise wrong("the file does not match the checksum in the catalog")
     at, low, high = segment.base, 1 << 62, NO_TS
     said = {name: reader.bounds(name) for name in schema.names[SYSTEM_COLUMNS:]}
@@ -65,6 +70,14 @@ def check_sealed(directory: Path, segment: Segment, schema: pa.Schema, tick: Tic
         at += batch.num_rows
         low, high = min(low, bounds[0]), max(high, bounds[1])
     _check_row(segment, at, low, high, wrong)
+
+
+def _wrong_batch(reader: SealedReader, number: int) -> DamagedSegment | None:
+    try:
+        reader.batch(number, None)
+    except DamagedSegment as error:
+        return error
+    return None
 
 
 def check_rolled(

@@ -195,8 +195,8 @@ class Guard:
             return Caller(ANYBODY, self)
         if not token:
             raise Unauthorized(
-                "this broker needs a token: give it as JJQ_TOKEN, token=, or the header Authorization: Bearer; who runs the broker "
-                "makes one with `jjq token create`"
+                "this broker needs a token: give it as token=, to the command line and Spark as JJQ_TOKEN, or as the header "
+                "Authorization: Bearer; who runs the broker makes one with `jjq token create`"
             )
         secret_hash = hashed(token)
         found = self.token(secret_hash)

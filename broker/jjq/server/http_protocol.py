@@ -22,9 +22,7 @@ HEADER_BYTES = 64 << 10  # of a request: the line, and all headers
 _HEADERS_S = 30.0  # in which they are to come
 _HANDSHAKE_S = 10.0  # in which a connection is to be encrypted
 _ACCEPT_AGAIN_S = 1.0  # after an error that is not the client's: there are too many open files
-_CLOSE_S = (
-    5.0  # in which a client may read why its stream ends, or take the end of its answer and say goodbye, as TLS has it
-)
+_CLOSE_S = 5.0  # in which a client may read why its stream ends, or, where the broker does, take the end of its answer
 _STALLED_S = 90.0  # a client that takes nothing of an answer for as long is no client any more; streams say so before
 _LINGER_S = 1.0  # in which one that is refused may send the rest of its request, and read the answer
 _MOST_LINGERING = 100
@@ -52,9 +50,8 @@ async def accept_tls(
     async def agree(client: socket.socket) -> None:
         try:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await loop.connect_accepted_socket(
-                connect, client, ssl=context, ssl_handshake_timeout=_HANDSHAKE_S, ssl_shutdown_timeout=_CLOSE_S
-            )
+            # Not ssl_shutdown_timeout: in that time, too, the rest of an answer is to be taken, by slow clients as well.
+            await loop.connect_accepted_socket(connect, client, ssl=context, ssl_handshake_timeout=_HANDSHAKE_S)
         except OSError:  # it is too late, or is no TLS that fits
             client.close()
 
@@ -106,7 +103,7 @@ class Connection(HttpToolsProtocol):
         """The server stops. By TLS a client that is idle says goodbye when it comes to use the connection, which may be never."""
         super().shutdown()
         if self._encrypted and self._is_idle():
-            self.loop.call_later(_LINGER_S, self.transport.abort)
+            self.loop.call_later(_CLOSE_S, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._hush()

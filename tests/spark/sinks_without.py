@@ -13,7 +13,6 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pyspark_jjq import DefaultSource
-from pyspark_jjq.options import parse_sink
 from pyspark_jjq.stores import open_store
 from pyspark_jjq.writer import BatchWriter, Staged, StreamWriter, files_of
 
@@ -66,10 +65,10 @@ def source(label: str, stream: Any = StreamWriter, batch: Any = BatchWriter) -> 
             return label
 
         def writer(self, schema: StructType, overwrite: bool) -> Any:
-            return batch(parse_sink(self.options), schema, overwrite)
+            return batch(self.options, schema, overwrite)
 
         def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-            return stream(parse_sink(self.options), schema, overwrite)
+            return stream(self.options, schema, overwrite)
 
     return Source
 

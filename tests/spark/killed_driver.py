@@ -14,7 +14,6 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pyspark_jjq import DefaultSource
-from pyspark_jjq.options import parse_sink
 from pyspark_jjq.writer import StreamWriter
 
 FATAL_BATCH = 1
@@ -46,7 +45,7 @@ def main(store: str, checkpoint: str, moment: str) -> None:
             return "killing"
 
         def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-            return Killing(parse_sink(self.options), schema, overwrite)
+            return Killing(self.options, schema, overwrite)
 
     spark.dataSource.register(KillingSource)
     frame = spark.readStream.format("jjq").options(topic="in", startingOffsets="earliest", maxOffsetsPerTrigger=10)

@@ -16,7 +16,6 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_jjq import DefaultSource
-from pyspark_jjq.options import parse_sink
 from pyspark_jjq.stream import StreamReader
 from pyspark_jjq.writer import Staged, StreamWriter
 
@@ -54,4 +53,4 @@ class KilledSource(DefaultSource):
         return reader
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-        return KilledWriter(parse_sink(self.options), schema, overwrite)
+        return KilledWriter(self.options, schema, overwrite)

@@ -72,29 +72,37 @@ class Browser:
 
 
 @contextlib.contextmanager
-def browsing(profile: Path, width: int = 1200, height: int = 1400) -> Iterator[Browser]:
-    driver = subprocess.Popen(
-        ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    assert driver.stdout is not None
-    try:
-        port = next(
-            int(found[1]) for line in driver.stdout if (found := re.search(r"successfully on port (\d+)", line))
+def _driver() -> Iterator[int]:
+    """Its port. The one that it was given for IPv4 may be another program's for IPv6: then it ends, and is begun again."""
+    said = ""
+    for _ in range(5):
+        driver = subprocess.Popen(
+            ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as client:
-            options = {"args": [*_FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"]}
-            wanted = {
-                "capabilities": {
-                    "alwaysMatch": {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
-                }
-            }
-            answer = client.post("/session", json=wanted).json()["value"]
-            session = answer["sessionId"]
-            try:
-                yield Browser(client, session)
-            finally:
-                client.delete(f"/session/{session}")
-    finally:
-        driver.terminate()
-        driver.wait()
-        driver.stdout.close()
+        assert driver.stdout is not None
+        try:
+            for line in driver.stdout:
+                said += line
+                if found := re.search(r"successfully on port (\d+)", line):
+                    yield int(found[1])
+                    return
+        finally:
+            driver.terminate()
+            driver.wait()
+            driver.stdout.close()
+    raise AssertionError(f"chromedriver does not begin: {said}")
+
+
+@contextlib.contextmanager
+def browsing(profile: Path, width: int = 1200, height: int = 1400) -> Iterator[Browser]:
+    with _driver() as port, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as client:
+        options = {"args": [*_FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"]}
+        wanted = {
+            "capabilities": {"alwaysMatch": {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}}
+        }
+        answer = client.post("/session", json=wanted).json()["value"]
+        session = answer["sessionId"]
+        try:
+            yield Browser(client, session)
+        finally:
+            client.delete(f"/session/{session}")

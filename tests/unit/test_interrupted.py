@@ -22,6 +22,7 @@ from jjq.log.stream import StreamReader
 from jjq.producer import Producer, _Batch
 from jjq.wake import Listener, wait_for
 from tests.stores import roll
+from tests.tracing import traced
 
 ENDINGS = (PartitionLog._tell, PartitionLog._hand_over, PartitionLog._unlock)
 
@@ -53,15 +54,7 @@ def at_first(code: CodeType, line: int) -> Callable[[FrameType, str, Any], Any]:
 
 def is_interrupted(act: Callable[[], object], code: CodeType, line: int) -> bool:
     """Does it with an interrupt at that line; whether it came there."""
-    before = sys.gettrace()
-    sys.settrace(at_first(code, line))
-    try:
-        act()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
+    return traced(act, at_first(code, line))
 
 
 @pytest.mark.parametrize(("code", "line"), places(*ENDINGS), ids=named)

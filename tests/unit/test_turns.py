@@ -25,6 +25,7 @@ from jjq.catalog.sqlite import SqliteDriver
 from jjq.cursors import ConsumerLock
 from jjq.log.partition import PartitionLog
 from jjq.maintenance import Maintenance
+from tests.tracing import traced
 
 PROBE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
 
@@ -203,15 +204,7 @@ def interrupted(code: CodeType, lines: list[int], act: Callable[[], object], end
             last = frame.f_lineno
         return trace
 
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        act()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
+    return traced(act, trace)
 
 
 INTERRUPTED_PUSHES = (PartitionLog.append, PartitionLog.append_value, PartitionLog._lead, PartitionLog._take_queue)

@@ -417,6 +417,11 @@ class RowsTemplate:
         packed = struct.pack(f"<{rows}q", *stamps)
         return self._encode(rows, packed, min(stamps), max(stamps), self._listed(keys), self._listed(values))
 
+    def encode_values(self, values: Sequence[bytes | None]) -> Encoded:
+        """`encode` of rows of nothing but a value at the time 0, which is to be written over."""
+        rows = len(values)
+        return self._encode(rows, bytes(8 * rows), 0, 0, _nothing(rows), self._listed(values))
+
     def encode_batch(self, batch: pa.RecordBatch) -> Encoded | None:
         """`encode` of many rows of (key, headers, value) at the time 0, which is to be written over. None where there are headers,
         or a column is part of another."""

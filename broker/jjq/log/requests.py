@@ -82,6 +82,13 @@ class OneValue:
         self.wake: threading.Lock | None = None
 
 
+def one_marked(version: int, value: bytes, among: int, mark: tuple[bytes, int]) -> Append:
+    """A `OneValue` of who may send it again."""
+    producer, sequence = mark
+    size = len(value) + OVERHEAD_BYTES
+    return Append(version, (None,), (value,), size=size, among=among, producer=producer, sequence=sequence)
+
+
 Request = Append | OneValue
 _like = operator.attrgetter("like")
 
@@ -90,7 +97,9 @@ def encode_all(
     requests: Sequence[Request], facts: TopicFacts, version: int
 ) -> tuple[list[list[Request]], list[fmt.Encoded]]:
     """The requests in groups, and the message that each becomes."""
-    groups = [list(group) for _, group in groupby(requests, _like)]
+    groups = [list(requests)]
+    if len(set(map(_like, requests))) > 1:
+        groups = [list(group) for _, group in groupby(requests, _like)]
     return groups, [_encode(group, facts, version) for group in groups]
 
 
@@ -99,7 +108,7 @@ def _encode(group: list[Request], facts: TopicFacts, version: int) -> fmt.Encode
     if values:
         template = facts.template(version)
         assert template is not None
-        return template.encode([0] * len(values), [None] * len(values), values)
+        return template.encode_values(values)
     requests = [each for each in group if isinstance(each, Append)]
     message = _encode_rows(requests, facts, version)
     first = requests[0]

@@ -63,3 +63,12 @@ def without_active_file(store: Path, topic_id: str, pattern: str = "*.arrows") -
     path.rename(aside)
     yield
     aside.rename(path)
+
+
+def open_below(directory: Path) -> list[str]:
+    """The files in a directory that this process has open; what else it has, such as of tests before, comes and goes."""
+    found = []
+    for fd in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(fd))
+    return sorted(each for each in found if each.startswith(f"{directory}/"))

@@ -17,6 +17,7 @@ import jjq
 from jjq import ephemeral, files, wake
 from jjq.interest import Interest, glob, registry
 from jjq.pubsub import PubSub
+from tests.stores import open_below
 
 
 @pytest.fixture
@@ -427,15 +428,6 @@ def test_who_comes_too_late_to_hold_a_topic_leaves_nothing(store: jjq.Store) -> 
         ephemeral.Holder(store, topic)
     assert not ephemeral.holders_dir(store, topic.id).exists()
     assert open_below(store.path) == before
-
-
-def open_below(directory: Path) -> list[str]:
-    """The files in a directory that this process has open; what else it has, such as of tests before, comes and goes."""
-    found = []
-    for fd in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            found.append(os.readlink(fd))
-    return sorted(each for each in found if each.startswith(f"{directory}/"))
 
 
 def test_who_subscribes_again_after_a_full_disk_is_counted(store: jjq.Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from jjq.log.format import ENTRY_SIZE
 from jjq.repair import repair
 from jjq.reports import RepairReport, VerifyReport
 from jjq.verify import verify
-from tests.stores import assert_whole, end_of, flip, paths, roll, tables
+from tests.stores import assert_whole, end_of, flip, open_below, paths, roll, tables
 
 SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("s", pa.string())])
 
@@ -279,8 +279,9 @@ def test_a_catalog_that_is_damaged_or_gone_is_found(store: jjq.Store, damage: Ca
     store.close()
     damage(store.path)
     assert "repair" in the_only_problem(store.path, "catalog").advice
-    with pytest.raises(jjq.StoreFormat, match="repair"), jjq.open(store.path) as opened:
+    with pytest.raises(jjq.StoreFormat, match="repair") as refused, jjq.open(store.path) as opened:
         tables(opened)
+    assert not open_below(store.path), refused.value
 
 
 def test_a_topic_file_that_is_damaged_is_found_and_written_again(store: jjq.Store) -> None:

@@ -53,6 +53,16 @@ def migrations() -> list[tuple[int, str]]:
     return sorted((int(e.name[:4]), e.read_text(encoding="utf-8")) for e in entries if e.name.endswith(".sql"))
 
 
+@contextlib.contextmanager
+def _closed_if_failed(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """A connection that is to be made ready for use; where it cannot be, it is not left open until its error is forgotten."""
+    try:
+        yield connection
+    except BaseException:
+        connection.close()
+        raise
+
+
 class Transaction:
     """Runs named queries inside one write transaction."""
 
@@ -249,19 +259,21 @@ class SqliteDriver:
         if self._connection is None:
             if self._closed:
                 raise StoreClosed(f"the store at {self.path.parent} was closed; open it again")
-            connection = self._connect_read_only() if self.read_only else self._connect(f"{self.path.as_uri()}")
-            if not self.read_only:
-                if self._lock_fd < 0:
-                    self._lock_fd = files.open_lock(self._lock_path)
-                # One after the other: SQLite does not wait for who makes a new file of that mode at the same time.
-                try:
-                    files.lock(self._lock_fd)
-                    connection.execute("PRAGMA journal_mode = WAL")
-                finally:
-                    files.unlock(self._lock_fd)
-                connection.execute("PRAGMA wal_autocheckpoint = 1000")
-            self._opened = self._named()
-            self._full = None
+            with _closed_if_failed(
+                self._connect_read_only() if self.read_only else self._connect(self.path.as_uri())
+            ) as connection:
+                if not self.read_only:
+                    if self._lock_fd < 0:
+                        self._lock_fd = files.open_lock(self._lock_path)
+                    # One after the other: SQLite does not wait for who makes a new file of that mode at the same time.
+                    try:
+                        files.lock(self._lock_fd)
+                        connection.execute("PRAGMA journal_mode = WAL")
+                    finally:
+                        files.unlock(self._lock_fd)
+                    connection.execute("PRAGMA wal_autocheckpoint = 1000")
+                self._opened = self._named()
+                self._full = None
             self._connection = connection  # at the last: an interrupt before leaves none without its lock
         return self._connection
 
@@ -278,15 +290,16 @@ class SqliteDriver:
         connection = sqlite3.connect(
             uri, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=256
         )
-        connection.execute("PRAGMA cache_size = -8192")
+        with _closed_if_failed(connection):
+            connection.execute("PRAGMA cache_size = -8192")
         return connection
 
     def _connect_read_only(self) -> sqlite3.Connection:
         """SQLite cannot open a WAL database in a directory it may not write to, unless a writer has it open; then a copy
         in a temporary directory shows the same state."""
         try:
-            connection = self._connect(f"{self.path.as_uri()}?mode=ro")
-            connection.execute("SELECT COUNT(*) FROM meta").fetchone()
+            with _closed_if_failed(self._connect(f"{self.path.as_uri()}?mode=ro")) as connection:
+                connection.execute("SELECT COUNT(*) FROM meta").fetchone()
             return connection
         except sqlite3.OperationalError:
             self._copy = tempfile.TemporaryDirectory(prefix="jjq-catalog-")

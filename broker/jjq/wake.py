@@ -22,6 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from jjq.interrupts import surely
+
 Found = TypeVar("Found")
 
 _MODIFY = 0x00000002
@@ -105,7 +107,7 @@ class _Watcher:
                 try:
                     self._leave(listener, leads)
                 except BaseException:  # an interrupt amid it: or nobody would read any more
-                    self._leave(listener, leads)
+                    surely(self._leave, listener, leads)
                     raise
         return listener.woken(armed)
 

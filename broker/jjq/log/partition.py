@@ -11,10 +11,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from jjq import files
 from jjq.clock import now_us
 from jjq.errors import StoreError
+from jjq.interrupts import surely
 from jjq.log.active import ActiveFile
 from jjq.log.contracts import LogCatalog, TopicFacts
 from jjq.log.format import NO_MARK
@@ -23,6 +25,12 @@ from jjq.log.rolling import Partition
 
 _GROUP_BYTES = 32 << 20  # what one leader writes at once
 _size = operator.attrgetter("size")
+
+
+def _why(request: Request, failed: Exception | None) -> BaseException:
+    """What a request without an offset failed with. That says it alone: what an interrupt skips cannot be relied upon."""
+    interrupted = "the thread that wrote for this one was interrupted: the record may be there or not"
+    return request.error or failed or StoreError(interrupted)
 
 
 class PartitionLog(Partition):
@@ -61,15 +69,13 @@ class PartitionLog(Partition):
                 self._lead()
             if request.error is not None:
                 raise request.error
-        except BaseException:
-            self._withdraw(request)
-            raise
         finally:
-            if self._led is request:
+            failed = request.offset < 0
+            if failed or self._led is request:
                 try:
-                    self._hand_over(request)
+                    self._leave(request, failed)
                 except BaseException:  # an interrupt amid it: others wait
-                    self._hand_over(request)
+                    surely(self._leave, request, failed)
                     raise
 
     def append_value(
@@ -105,62 +111,48 @@ class PartitionLog(Partition):
             if request.error is not None:
                 raise request.error
             return request.offset, request.timestamp
-        except BaseException:
-            if request is not None:
-                self._withdraw(request)
-            raise
         finally:
-            if self._led is me:
+            failed = request is not None and request.offset < 0
+            if failed or self._led is me:
                 try:
-                    self._hand_over(me)
+                    self._leave(me, failed)
                 except BaseException:
-                    self._hand_over(me)
+                    surely(self._leave, me, failed)
                     raise
-
-    def _withdraw(self, request: Request) -> None:
-        """After an interrupt: leave nothing behind that nobody asks for."""
-        with self._queue_lock:
-            if request in self._queue:
-                self._queue.remove(request)
 
     def _lead(self) -> None:
         taken: list[Request] = []
+        failed: Exception | None = None
         try:
             self._take_queue(taken)
             if taken:
                 with self._leader:
                     self._write(taken)
         except Exception as error:  # noqa: BLE001 - every thread that waits must hear of it
-            for each in taken:
-                each.error = error
-        except BaseException:
-            with self._queue_lock:
-                while self._queue and self._queue[0] in taken:
-                    self._queue.popleft()
-            for each in taken:
-                each.error = StoreError(
-                    "the thread that wrote for this one was interrupted: the record may be there or not"
-                )
-            raise
+            failed = error
         finally:
             try:
-                self._tell(taken)
+                self._tell(taken, failed)
             except BaseException:
-                self._tell(taken)
+                surely(self._tell, taken, failed)
                 raise
 
     # These two may be done again where an interrupt came amid them: whoever was left out would wait for ever. A wake-up too many
     # meets nobody, as a request waits once.
 
     @staticmethod
-    def _tell(taken: list[Request]) -> None:
+    def _tell(taken: list[Request], failed: Exception | None) -> None:
         for each in taken:
+            each.error = each.error if each.offset >= 0 else _why(each, failed)
             each.done = True
             if each.wake is not None and each.wake.locked():
                 each.wake.release()
 
-    def _hand_over(self, me: object) -> None:
+    def _leave(self, me: Any, failed: bool) -> None:
+        """Hands over the lead; who has failed leaves nothing in the queue that nobody asks for."""
         with self._queue_lock:
+            if failed and me in self._queue:  # it was interrupted, or its leader was as it took the queue
+                self._queue.remove(me)
             if self._led is me:
                 following = self._queue[0] if self._queue else None
                 if following is not None:
@@ -205,7 +197,7 @@ class PartitionLog(Partition):
             try:
                 self._unlock()
             except BaseException:  # an interrupt before it: other processes wait
-                self._unlock()
+                surely(self._unlock)
                 raise
         if settings.sync == "interval":
             self._unsynced(self, settings.sync_interval_ms / 1000)
@@ -248,13 +240,13 @@ class PartitionLog(Partition):
             try:
                 self._unlock()
             except BaseException:  # an interrupt before it: other processes wait
-                self._unlock()
+                surely(self._unlock)
                 raise
         if settings.sync == "interval":
             self._unsynced(self, settings.sync_interval_ms / 1000)
         for request in requests:
-            request.offset = offset
             request.timestamp = stamp if request.stamps is None else request.stamps[0]
+            request.offset = offset  # last: who has one is there
             offset += request.rows
 
     def _counted_locked(self, active: ActiveFile, requests: list[Request], end: int, error: OSError) -> list[Request]:

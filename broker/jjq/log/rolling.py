@@ -16,6 +16,7 @@ from typing import Any
 from jjq import files
 from jjq.clock import now_us
 from jjq.errors import DamagedSegment, StoreError
+from jjq.interrupts import surely
 from jjq.log.active import LARGE_BYTES, ActiveFile
 from jjq.log.contracts import LogCatalog, LogSettings, PartitionState, TopicFacts
 from jjq.log.recovery import copy_whole, cut_index, lacks_entries, survey
@@ -59,7 +60,7 @@ class Partition:
             try:
                 self._unlock()
             except BaseException:  # an interrupt before it: other processes wait
-                self._unlock()
+                surely(self._unlock)
                 raise
 
     def _lock(self) -> None:

@@ -322,8 +322,9 @@ def lock_in_turn(fd: int) -> None:
         fcntl.fcntl(fd, _TURN, _GIVE)
 
 
-def unlock(fd: int) -> None:
-    fcntl.flock(fd, fcntl.LOCK_UN)
+# `set_lock(fd, FREE)` unlocks. As a function of Python it would have a line before which an interrupt could come.
+set_lock = fcntl.flock
+FREE = fcntl.LOCK_UN
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ KINDS = {
     "replace": "replace", "unlink": "unlink", "remove_dir": "remove_dir", "pread": "read", "set_size": "set_size",
 }  # fmt: skip
 PLAIN = {
-    "size", "identity", "is_named", "link_of", "place", "read", "ring", "write_small", "move", "lock", "lock_in_turn", "unlock", "translated", "translate", "reading",
+    "size", "identity", "is_named", "link_of", "place", "read", "ring", "write_small", "move", "lock", "lock_in_turn", "translated", "translate", "reading",
     "begin_writing", "wait_written", "opened_by",
 }  # fmt: skip
 # The steps of a catalog transaction: failing at `begin` or `commit` undoes it, at `committed` it is done but not known.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import linecache
 import sys
 import threading
@@ -25,7 +26,7 @@ from jjq.wake import Listener, wait_for
 from tests.stores import roll
 from tests.tracing import traced
 
-ENDINGS = (PartitionLog._tell, PartitionLog._leave, PartitionLog._unlock)
+ENDINGS = (PartitionLog._tell, PartitionLog._leave)
 
 
 def places(*functions: Any) -> list[tuple[CodeType, int]]:
@@ -287,6 +288,38 @@ def test_an_interrupt_as_a_lock_is_taken_leaves_none_locked(use: str, tmp_path: 
         again.start()
         again.join(30)
         assert not again.is_alive()
+
+
+WRITES: dict[str, Callable[[jjq.Store, int], object]] = {
+    "catalog": lambda store, n: store.create_subscriber("t", f"s{n}"),
+    "push": lambda store, n: store.topic("t").push(b"value"),
+    "writer": lambda store, n: store.topic("t").push_table(pa.table({"value": [b"v"]}), writer_id="w", batch_id=n),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_wherever_a_function_is_interrupted_as_it_begins_no_file_stays_locked(write: str, tmp_path: Path) -> None:
+    def at_call(number: int) -> Callable[[FrameType, str, Any], Any]:
+        left = itertools.count(number, -1)
+
+        def trace(frame: FrameType, event: str, _: Any) -> Any:
+            if "jjq" in frame.f_code.co_filename and next(left) == 0:
+                raise KeyboardInterrupt
+
+        return trace
+
+    with jjq.open(tmp_path, maintenance=False) as store:
+        topic = store.create_topic("t")
+        topic.push(b"first")
+        locks = [files.open_rw(path) for path in (tmp_path / "catalog.lock", topic.directory(0) / "lock")]
+        numbers = itertools.count()
+        while traced(lambda: WRITES[write](store, n), at_call(n := next(numbers))):
+            for fd in locks:
+                assert files.lock(fd, wait=False), n
+                files.set_lock(fd, files.FREE)
+        assert n > 10
+        for fd in locks:
+            files.close(fd)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")

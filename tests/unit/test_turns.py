@@ -65,17 +65,17 @@ def test_who_waits_comes_before_who_has_just_let_go(path: Path) -> None:
     def once() -> None:
         files.lock_in_turn(other)
         order.append("who waited")
-        files.unlock(other)
+        files.set_lock(other, files.FREE)
 
     for _ in range(200):
         files.lock_in_turn(mine)
         waiting = threading.Thread(target=once)
         waiting.start()
         wait_until_somebody_waits(path)
-        files.unlock(mine)
+        files.set_lock(mine, files.FREE)
         files.lock_in_turn(mine)
         order.append("who let go")
-        files.unlock(mine)
+        files.set_lock(mine, files.FREE)
         waiting.join()
     assert order == ["who waited", "who let go"] * 200
     files.close(mine)
@@ -90,7 +90,7 @@ def test_a_turn_ends_with_the_process_that_had_it(path: Path) -> None:
     wait_until_somebody_waits(path)
     child.kill()
     assert child.wait() == -signal.SIGKILL
-    files.unlock(mine)
+    files.set_lock(mine, files.FREE)
     files.lock_in_turn(mine)
     assert not somebody_waits(path)
     files.close(mine)
@@ -119,7 +119,7 @@ def test_an_interrupt_before_the_lock_leaves_no_turn(path: Path) -> None:
             interrupted += 1
         finally:
             sys.settrace(before)
-        files.unlock(mine)
+        files.set_lock(mine, files.FREE)
         fcntl.fcntl(other, fcntl.F_OFD_SETLK, files._TAKE)  # raises if the turn is taken
         files.close(mine)
         files.close(other)
@@ -131,7 +131,7 @@ def test_without_such_locks_it_is_a_lock_all_the_same(path: Path, monkeypatch: p
     mine, other = files.open_rw(path), files.open_rw(path)
     files.lock_in_turn(mine)
     assert not files.lock(other, wait=False)
-    files.unlock(mine)
+    files.set_lock(mine, files.FREE)
     assert files.lock(other, wait=False)
     files.close(mine)
     files.close(other)

@@ -161,7 +161,7 @@ class SqliteDriver:
                 self._sync(connection, durable)
                 yield connection
             finally:
-                files.unlock(self._lock_fd)
+                files.set_lock(self._lock_fd, files.FREE)
 
     def _sync(self, connection: sqlite3.Connection, durable: bool) -> None:
         if self._full is not durable:
@@ -270,7 +270,7 @@ class SqliteDriver:
                         files.lock(self._lock_fd)
                         connection.execute("PRAGMA journal_mode = WAL")
                     finally:
-                        files.unlock(self._lock_fd)
+                        files.set_lock(self._lock_fd, files.FREE)
                     connection.execute("PRAGMA wal_autocheckpoint = 1000")
                 self._opened = self._named()
                 self._full = None

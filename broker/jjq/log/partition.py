@@ -194,11 +194,8 @@ class PartitionLog(Partition):
         except OSError as error:
             raise files.translate(error, "append to", self.directory) from error
         finally:
-            try:
-                self._unlock()
-            except BaseException:  # an interrupt before it: other processes wait
-                surely(self._unlock)
-                raise
+            if self._lock_fd >= 0:
+                files.set_lock(self._lock_fd, files.FREE)
         if settings.sync == "interval":
             self._unsynced(self, settings.sync_interval_ms / 1000)
         return offset, ts
@@ -237,11 +234,8 @@ class PartitionLog(Partition):
         except OSError as error:
             raise files.translate(error, "append to", self.directory) from error
         finally:
-            try:
-                self._unlock()
-            except BaseException:  # an interrupt before it: other processes wait
-                surely(self._unlock)
-                raise
+            if self._lock_fd >= 0:
+                files.set_lock(self._lock_fd, files.FREE)
         if settings.sync == "interval":
             self._unsynced(self, settings.sync_interval_ms / 1000)
         for request in requests:

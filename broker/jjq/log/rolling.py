@@ -16,7 +16,6 @@ from typing import Any
 from jjq import files
 from jjq.clock import now_us
 from jjq.errors import DamagedSegment, StoreError
-from jjq.interrupts import surely
 from jjq.log.active import LARGE_BYTES, ActiveFile
 from jjq.log.contracts import LogCatalog, LogSettings, PartitionState, TopicFacts
 from jjq.log.recovery import copy_whole, cut_index, lacks_entries, survey
@@ -57,11 +56,8 @@ class Partition:
             self._lock()
             yield
         finally:
-            try:
-                self._unlock()
-            except BaseException:  # an interrupt before it: other processes wait
-                surely(self._unlock)
-                raise
+            if self._lock_fd >= 0:
+                files.set_lock(self._lock_fd, files.FREE)
 
     def _lock(self) -> None:
         """The caller unlocks, and does so although this was interrupted: it may have locked."""
@@ -72,10 +68,6 @@ class Partition:
             files.lock_in_turn(self._lock_fd)  # a turn is a sync long, so who is passed over waits for many
         else:
             files.lock(self._lock_fd)
-
-    def _unlock(self) -> None:
-        if self._lock_fd >= 0:
-            files.unlock(self._lock_fd)
 
     def _open_lock(self) -> None:
         with files.translated("lock", self.directory):

@@ -51,7 +51,7 @@ _FIRST_RETRY_S = 0.05
 _LONGEST_RETRY_S = 2.0
 _GROWN = 8  # a batch that is full and waits for another to be written takes up to so many times `batch_bytes`
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()  # one that has something to write lives by its thread
-_closed_at_exit = False  # whether this process closes them when it ends
+_closed_at_exit = False  # whether this process, if multiprocessing began it, closes them when it ends
 
 
 class PushFuture:
@@ -239,6 +239,8 @@ class Producer:
         self.failed = 0
         self._begin()
         _producers.add(self)
+        if store.closing:  # behind that: who closes has either seen it there, or said so before
+            raise StoreClosed("the store is being closed; open it again for another producer")
 
     def _begin(self) -> None:
         """What a producer begins with, and again in a forked child. The thread starts with the first record."""
@@ -535,16 +537,16 @@ def _close_all_at_exit() -> None:
         log.warning("interrupted as the process ends: %d records that were pushed are not written", left)
 
 
+atexit.register(_close_all_at_exit)  # as early as can be: what is registered later is called before, and may push
+
+
 def _close_at_exit() -> None:
-    """Has this process close its producers when it ends; called as a thread begins that may have something to write then."""
+    """Has a process of multiprocessing, which calls nothing that atexit knows, close its producers when it ends; called as a thread
+    begins that may have something to write then."""
     global _closed_at_exit
     if _closed_at_exit:
         return
-    # What the first write imports (pandas, by pyarrow) imports this, which cannot be begun when a process ends already.
-    import concurrent.futures.thread  # noqa: F401
-
-    atexit.register(_close_all_at_exit)
-    if "multiprocessing" in sys.modules:  # whose processes call nothing that atexit knows
+    if "multiprocessing" in sys.modules:
         from multiprocessing import parent_process, util
 
         if parent_process() is not None:

@@ -6,6 +6,8 @@ schema has the one column `value: binary`.
 
 from __future__ import annotations
 
+# pyarrow imports it with the first list of values, and nobody can begin to when the main thread has ended.
+import concurrent.futures.thread  # noqa: F401
 import difflib
 import itertools
 from array import array

@@ -60,12 +60,12 @@ def create(
     count = check_partitions(1 if partitions is None else partitions)
     checked = None if schema is None else check_schema(schema)
     known = store.catalog.topic(name)
-    if known is None:
+    while known is None:
         row = TopicRow(uuid.uuid4().hex, name, count, config.to_dict(), 1, now_us(), checked)
         if _make(store, row):
             ring(store)
             return row
-        known = store.topic(name).row  # somebody else was faster
+        known = store.catalog.topic(name)  # somebody else was faster, and may have deleted it by now
     if not exist_ok:
         raise TopicExists(f"there is a topic {name!r} already; pass exist_ok=True to use it as it is")
     _check_same(known, partitions, checked, {each: getattr(config, each) for each in normalise(settings)})
@@ -143,9 +143,11 @@ def at_first_use(store: Store, name: str, use: Callable[[Topic], object], *, eph
         with contextlib.suppress(TopicNotFound):
             return store.topic(name)  # somebody else was faster, and it says itself what fits
         raise
-    with contextlib.suppress(TopicExists):  # somebody else was faster
-        return store.create_topic(name, **({"ephemeral": True} if ephemeral else {}))
-    return store.topic(name)
+    while True:
+        with contextlib.suppress(TopicExists):  # somebody else was faster
+            return store.create_topic(name, **({"ephemeral": True} if ephemeral else {}))
+        with contextlib.suppress(TopicNotFound):  # and has deleted it since
+            return store.topic(name)
 
 
 def _make(store: Store, row: TopicRow) -> bool:

@@ -51,6 +51,27 @@ if forked == 0:
 assert os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) == 5
 sys.exit(child.exitcode)
 """
+OUTLIVES = """
+import sys, threading
+import jjq
+store = jjq.open(sys.argv[1])
+
+def outlive():
+    threading.main_thread().join()
+    store.create_topic("t").push_many([b"many %d" % i for i in range(300)])
+    producer = store.producer(linger_ms=60_000)
+    for i in range(1000):
+        producer.push("t", b"own %d" % i)
+
+threading.Thread(target=outlive).start()
+"""
+PUSHES_AT_EXIT = """
+import atexit, sys
+import jjq
+producer = jjq.open(sys.argv[1]).producer(linger_ms=60_000)
+atexit.register(lambda: producer.push("t", b"last"))
+producer.push("t", b"first")
+"""
 # A disk that is full all the while.
 INTERRUPTED = """
 import errno, signal
@@ -101,6 +122,23 @@ def test_closing_the_store_writes_what_its_producers_were_given(reopen: Callable
         first.push("t", b"late")
 
 
+def test_no_producer_is_made_while_its_store_is_being_closed(reopen: Callable[..., jjq.Store]) -> None:
+    """It would be closed by nobody, and what it was given not be written."""
+    store = reopen()
+    errors: list[type[jjq.JjqError]] = []
+
+    def make(_: object) -> None:
+        try:
+            store.producer().push("t", b"late")
+        except jjq.JjqError as error:
+            errors.append(type(error))
+
+    store.producer(linger_ms=60_000).push("t", b"first").add_done_callback(make)
+    store.close()
+    assert errors == [jjq.StoreClosed]
+    assert values(reopen()) == [b"first"]
+
+
 @pytest.mark.embedded
 def test_who_closes_a_store_waits_no_longer_than_its_producers_try(
     reopen: Callable[..., jjq.Store], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -135,6 +173,25 @@ def test_a_broker_that_is_gone_is_waited_for_once(tmp_path: Path) -> None:
     errors = [future.exception(0) for future in futures]
     assert isinstance(errors[0], jjq.BrokerUnavailable)
     assert errors == errors[:1] * 3  # the very same: the others were not tried
+
+
+@pytest.mark.embedded
+def test_a_thread_that_outlives_the_main_one_pushes_as_ever(store: jjq.Store) -> None:
+    """What pyarrow imports with the first list of values could not be imported then."""
+    ended = subprocess.run(
+        [sys.executable, "-c", OUTLIVES, place(store)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert values(store) == own(b"many", 300) + own()
+
+
+@pytest.mark.embedded
+def test_what_others_push_as_the_process_ends_is_written_too(store: jjq.Store) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", PUSHES_AT_EXIT, place(store)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert values(store) == [b"first", b"last"]
 
 
 def test_what_nobody_holds_any_more_is_written_as_the_process_ends(store: jjq.Store) -> None:

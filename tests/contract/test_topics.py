@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import jjq
+from jjq import files
 from jjq.topics import at_first_use
 
 FLIGHTS = pa.schema([("carrier", pa.string()), ("delay", pa.int32())])
@@ -303,3 +304,28 @@ def test_a_change_that_is_no_addition_is_refused(store: jjq.Store, change: list[
         store.alter_topic("t", add_columns=pa.schema(change))
     topic.refresh()
     assert (topic.schema, topic.schema_version) == (FLIGHTS, 1)
+
+
+@pytest.mark.embedded
+@pytest.mark.parametrize("first_use", [False, True])
+def test_a_name_that_was_taken_and_let_go_meanwhile_is_taken(
+    first_use: bool, store: jjq.Store, reopen: Callable[..., jjq.Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = reopen()
+    make_dirs, remove_dir = files.make_dirs, files.remove_dir
+
+    def taken(path: Path, within: Path | None = None) -> None:
+        monkeypatch.setattr(files, "make_dirs", make_dirs)
+        monkeypatch.setattr(files, "remove_dir", let_go)
+        other.create_topic("t")
+        make_dirs(path, within)
+
+    def let_go(path: Path) -> None:  # as the one that came too late removes its own
+        monkeypatch.setattr(files, "remove_dir", remove_dir)
+        other.delete_topic("t")
+        remove_dir(path)
+
+    monkeypatch.setattr(files, "make_dirs", taken)
+    made = at_first_use(store, "t", lambda _: None) if first_use else store.create_topic("t", exist_ok=True)
+    assert files.remove_dir is remove_dir
+    assert store.topic("t").id == made.id

@@ -19,10 +19,10 @@ from jjq.catalog.leases import Lease, Mark
 from jjq.catalog.rows import Statements
 from jjq.deferral import NOT_BEFORE, Pairs
 from jjq.errors import TopicExists, TopicNotFound
+from jjq.headers import headers_array
 from jjq.lookahead import key_hash, rows_at
 from jjq.model import EPHEMERAL, Record, check_name
 from jjq.records import METADATA
-from jjq.schema import headers_array
 
 if TYPE_CHECKING:
     from jjq.store import Store

@@ -25,8 +25,8 @@ from typing import IO, TYPE_CHECKING, Any
 from jjq import files, layout
 from jjq.clock import now_us
 from jjq.errors import DamagedSegment, InvalidArgument, JjqError, SchemaMismatch, StoreError
+from jjq.headers import check_headers
 from jjq.model import Position, Record
-from jjq.schema import check_headers
 
 if TYPE_CHECKING:
     from jjq.store import Store

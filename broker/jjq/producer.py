@@ -10,7 +10,6 @@ with store.producer(linger_ms=5) as producer:
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import math
 import os
@@ -25,19 +24,20 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from jjq.batch import Batch, PushFuture
 from jjq.errors import (
     BrokerUnavailable,
     InvalidArgument,
     JjqError,
     RecordTooLarge,
     StoreClosed,
-    StoreError,
     TopicDeleted,
 )
+from jjq.headers import check_headers, headers_size
 from jjq.hints import keywords_of
 from jjq.log.requests import MorePartitions
-from jjq.model import Position, check_name
-from jjq.schema import check_headers, headers_size, rows_to_table, to_bytes
+from jjq.model import check_name
+from jjq.schema import rows_to_table, to_bytes
 from jjq.topics import at_first_use
 from jjq.values import between, living, shown, timeout_s, whole
 
@@ -52,149 +52,6 @@ _LONGEST_RETRY_S = 2.0
 _GROWN = 8  # a batch that is full and waits for another to be written takes up to so many times `batch_bytes`
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()  # one that has something to write lives by its thread
 _closed_at_exit = False  # whether this process, if multiprocessing began it, closes them when it ends
-
-
-class PushFuture:
-    """The position of one record, once it is written. Cheaper than `concurrent.futures.Future`: a batch shares one lock."""
-
-    __slots__ = ("_batch", "_index")
-
-    def __init__(self, batch: _Batch, index: int) -> None:
-        self._batch, self._index = batch, index
-
-    def done(self) -> bool:
-        return self._batch.finished
-
-    def result(self, timeout: float | None = None) -> Position:
-        """The position; waits up to `timeout` seconds (None: ever). Raises TimeoutError, or what the push failed with."""
-        error = self.exception(timeout)
-        if error is not None:
-            raise error
-        batch, index = self._batch.where(self._index)
-        stamp = batch.timestamp if batch.stamps is None else batch.stamps[index]
-        return Position(batch.partition, -1 if batch.offset < 0 else batch.offset + index, stamp)
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        self._batch.wait(timeout)
-        return self._batch.where(self._index)[0].error
-
-    def add_done_callback(self, callback: Callable[[PushFuture], Any]) -> None:
-        """Calls back with this future when it is done: from the thread that writes, or now."""
-        self._batch.when_done(lambda: callback(self))
-
-
-class _Batch:
-    """Records of one partition, chosen among as many (0: by the callers), that will be one message."""
-
-    __slots__ = (
-        "_callbacks", "_moved", "_waiters", "among", "began", "error", "finished", "headers", "keys", "limit", "offset", "partition",
-        "plain", "ready", "size", "stamps", "timestamp", "topic", "values",
-    )  # fmt: skip
-
-    def __init__(self, topic: Topic, partition: int, among: int) -> None:
-        self.topic, self.partition, self.among = topic, partition, among
-        self.values: list[Any] = []
-        self.keys: list[bytes | None] | None = None  # these three from the first record on that has one
-        self.headers: list[Any] | None = None
-        self.stamps: list[int] | None = None
-        self.plain = True  # whether it has values only
-        self.ready = False  # whether it is to be written as soon as can be; it takes records until then
-        self.size = 0
-        self.limit = topic.config.max_batch_bytes
-        self.began = time.monotonic()
-        self.offset = -1
-        self.timestamp: int | None = 0
-        self.error: BaseException | None = None
-        self.finished = False
-        self._waiters: list[threading.Lock] = []
-        self._callbacks: deque[Callable[[], Any]] = deque()
-        self._moved: list[tuple[_Batch, int]] | None = None  # where each record is since the batch was divided
-
-    def add(self, value: Any, key: bytes | None, headers: Any, stamp: int | None) -> int:
-        """Adds a record, and returns which it is."""
-        index = len(self.values)
-        if key is not None or self.keys is not None:
-            self.keys = self.keys if self.keys is not None else [None] * index
-            self.keys[index:] = [key]  # here and below, in the place of what an interrupted one has left
-        if headers is not None or self.headers is not None:
-            self.headers = self.headers if self.headers is not None else [None] * index
-            self.headers[index:] = [headers]
-        if stamp is not None:
-            self.stamps = self.stamps or []
-            self.stamps[index:] = [stamp]
-        self.plain = self.keys is None and self.headers is None and self.stamps is None
-        self.values.append(value)  # last: with its value a record is there
-        return index
-
-    def trim(self) -> None:
-        """Nothing is added any more."""
-        for each in (self.keys, self.headers, self.stamps):
-            if each is not None:
-                del each[len(self.values) :]
-
-    def divide(self) -> list[_Batch]:
-        """The same records by the partitions that are chosen for them now."""
-        parts: dict[tuple[int, int], _Batch] = {}
-        self._moved = []
-        for i, value in enumerate(self.values):
-            key = None if self.keys is None else self.keys[i]
-            place = self.topic.choose(None, key)
-            part = parts.setdefault(place, _Batch(self.topic, *place))
-            headers = None if self.headers is None else self.headers[i]
-            stamp = None if self.stamps is None else self.stamps[i]
-            self._moved.append((part, part.add(value, key, headers, stamp)))
-        return list(parts.values())
-
-    def where(self, index: int) -> tuple[_Batch, int]:
-        """The batch that a record went with at last, and which it is there."""
-        if self._moved is None:
-            return self, index
-        batch, index = self._moved[index]
-        return batch.where(index)
-
-    # One thread finishes, others wait and call back. None of them holds a lock, which an interrupt could leave locked.
-
-    def wait(self, timeout: float | None) -> None:
-        seconds = timeout_s(timeout)
-        if not self.finished:
-            self._wait(-1 if seconds is None else seconds)
-
-    def _wait(self, seconds: float) -> None:
-        waiter = threading.Lock()
-        waiter.acquire()
-        self._waiters.append(waiter)  # before it looks, as whoever finishes says so before it wakes
-        if not self.finished and not waiter.acquire(timeout=seconds):
-            with contextlib.suppress(ValueError):
-                self._waiters.remove(waiter)
-            raise TimeoutError("the record is not written yet; it may still be")
-
-    def when_done(self, callback: Callable[[], Any]) -> None:
-        self._callbacks.append(callback)
-        if self.finished:
-            self._call_back()
-
-    def leave_to_parent(self) -> None:
-        self._waiters, self._callbacks = [], deque()
-        self.finish(
-            StoreError("the record was pushed before the fork: the parent process writes it, and knows where it is")
-        )
-
-    def finish(self, error: BaseException | None) -> None:
-        self.error = error
-        self.finished = True
-        with contextlib.suppress(IndexError):  # none is left: one whose time is over goes by itself
-            while True:
-                self._waiters.pop().release()
-        self._call_back()
-
-    def _call_back(self) -> None:
-        with contextlib.suppress(IndexError):  # none is left; another thread may call some of them
-            while True:
-                callback = self._callbacks.popleft()
-                try:
-                    callback()
-                except Exception:
-                    log.exception("a callback of a push failed")
 
 
 @keywords_of("__init__")
@@ -228,9 +85,9 @@ class Producer:
         self._on_error = on_error
         self._topics: dict[str, Topic] = {}
         self._among: dict[str, int] = {}  # how many partitions of a topic were chosen among last
-        self._open: dict[tuple[str, int], _Batch] = {}
-        self._ready: deque[_Batch] = deque()
-        self._writing: _Batch | None = None
+        self._open: dict[tuple[str, int], Batch] = {}
+        self._ready: deque[Batch] = deque()
+        self._writing: Batch | None = None
         self._pending = 0  # records pushed and not yet acknowledged
         self._closed = False
         self._until = math.inf  # when it stops to try again, once it is closed
@@ -339,7 +196,7 @@ class Producer:
                 self._end_locked(batch)
                 batch = None
             if batch is None:
-                batch = _Batch(target, place, among)
+                batch = Batch(target, place, among)
                 if not self._open:
                     self._changed.notify_all()
             index = batch.add(data, plain_key, pairs, None if stamps is None else stamps[0])
@@ -350,7 +207,7 @@ class Producer:
                 self._fill_locked(batch)
         return PushFuture(batch, index)
 
-    def _fill_locked(self, batch: _Batch) -> None:
+    def _fill_locked(self, batch: Batch) -> None:
         """Has a batch that is full written next. Until the thread comes to it, it goes on to grow: the more there is in one
         write, the fewer of them, and syncs, it takes."""
         if not batch.ready:
@@ -360,7 +217,7 @@ class Producer:
         if batch.size >= _GROWN * self._batch_bytes:
             self._end_locked(batch)
 
-    def _end_locked(self, batch: _Batch) -> None:
+    def _end_locked(self, batch: Batch) -> None:
         """Nothing joins a batch any more; it is written after those that are ready."""
         del self._open[batch.topic.name, batch.partition]
         if not batch.ready:
@@ -424,7 +281,7 @@ class Producer:
                 return
             self._deliver(batch)
 
-    def _deliver(self, batch: _Batch) -> None:
+    def _deliver(self, batch: Batch) -> None:
         batch.trim()
         try:
             error = self._write(batch)
@@ -453,7 +310,7 @@ class Producer:
                     except Exception:
                         log.exception("on_error of a producer failed")
 
-    def _next_locked(self) -> _Batch | None:
+    def _next_locked(self) -> Batch | None:
         """The next batch to write, when it is time; None when the producer is closed and all is written."""
         while True:
             left = None
@@ -478,7 +335,7 @@ class Producer:
             else:
                 self._changed.wait()
 
-    def _write(self, batch: _Batch) -> BaseException | None:
+    def _write(self, batch: Batch) -> BaseException | None:
         """What it failed with; raises MorePartitions when other partitions are to be chosen."""
         deadline = time.monotonic() + self._delivery_timeout_s
         pause = _FIRST_RETRY_S

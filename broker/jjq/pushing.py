@@ -12,24 +12,11 @@ import pyarrow as pa
 from jjq.clock import now_us
 from jjq.deferral import Delay, defer_all, delay_us
 from jjq.errors import DamagedSegment, DataLoss, Forbidden, InvalidArgument, OffsetOutOfRange
+from jjq.headers import check_headers, headers_array, headers_size, null_headers
 from jjq.log.requests import OVERHEAD_BYTES, TEMPLATE_ROWS, Append
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Commit, PositionRange, Positions, StagedFile
-from jjq.schema import (
-    PLAIN,
-    SYSTEM_FIELDS,
-    check_headers,
-    decoded_size,
-    headers_array,
-    headers_size,
-    is_frame,
-    longest,
-    null_headers,
-    pushed,
-    rows_to_table,
-    to_bytes,
-    to_table,
-)
+from jjq.schema import PLAIN, SYSTEM_FIELDS, decoded_size, is_frame, longest, pushed, rows_to_table, to_bytes, to_table
 from jjq.staging import partition_of, prepare, split
 from jjq.values import flag, shown
 

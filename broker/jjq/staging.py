@@ -21,22 +21,11 @@ from jjq import files, layout
 from jjq.catalog.rows import PartitionRow, Positions, Statements, segment_values, staged_segment
 from jjq.clock import now_us
 from jjq.errors import InvalidArgument, SchemaMismatch, StagedFileMissing, WriterConflict
+from jjq.headers import header_column, null_headers
 from jjq.log.format import crc32c
 from jjq.log.sealed import BATCH_BYTES, SealedWriter, file_crc, sealed_path
 from jjq.model import Commit, Segment, StagedFile, check_name
-from jjq.schema import (
-    RAW,
-    SYSTEM_FIELDS,
-    TIMESTAMP,
-    cast,
-    conform,
-    decoded,
-    header_column,
-    null_headers,
-    physical,
-    to_table,
-    without_index,
-)
+from jjq.schema import RAW, SYSTEM_FIELDS, TIMESTAMP, cast, conform, decoded, physical, to_table, without_index
 from jjq.values import each_of, flag, shown, whole
 
 if TYPE_CHECKING:

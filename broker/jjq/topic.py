@@ -21,6 +21,7 @@ from jjq.deferral import Delay, defer_all, delay_us
 from jjq.ephemeral import Bound
 from jjq.errors import InvalidArgument, RecordTooLarge, SchemaMismatch
 from jjq.facts import Facts
+from jjq.headers import check_headers
 from jjq.hints import keywords_of
 from jjq.log.projection import output_schema
 from jjq.log.reader import LogReader
@@ -37,7 +38,7 @@ from jjq.model import (
     make_position,
 )
 from jjq.records import METADATA, to_frame, to_records
-from jjq.schema import METADATA_TYPES, RAW, check_headers, first_larger, no_column, to_bytes
+from jjq.schema import METADATA_TYPES, RAW, first_larger, no_column, to_bytes
 from jjq.skipping import check_on_data_loss, plan_past, plan_whole, read_past, resolve_past
 from jjq.staging import partition_of
 from jjq.start import Edge, check_order, offset_of, parse_for

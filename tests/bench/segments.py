@@ -11,9 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 
 import jjq
+from jjq.headers import null_headers
 from jjq.log.sealed import SealedWriter, sealed_path
 from jjq.model import StagedFile
-from jjq.schema import TIMESTAMP, null_headers, physical
+from jjq.schema import TIMESTAMP, physical
 from tests.bench.run import Run, seconds
 from tests.bench.table import Row, at_most
 

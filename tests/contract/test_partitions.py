@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import jjq
+from jjq.batch import PushFuture
 from jjq.staging import partition_of
 from tests.partitions import Reopen, elsewhere, grow, topic  # noqa: F401
 
@@ -266,7 +267,7 @@ def test_a_producer_leaves_records_where_their_partition_was_given(
 def test_a_batch_of_a_producer_that_cannot_be_written_fails_for_its_own_records(
     store: jjq.Store, topic: jjq.Topic, elsewhere: jjq.Store
 ) -> None:
-    failed: list[jjq.PushFuture] = []
+    failed: list[PushFuture] = []
     with elsewhere.producer(linger_ms=60_000, on_error=failed.append) as producer:
         pushes = [producer.push("t", b"v", key=key) for key in KEYS]
         grow(store)

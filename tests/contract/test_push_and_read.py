@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import jjq
-from jjq import schema as schemas
+from jjq.headers import headers_array, null_headers
 from jjq.staging import partition_of
 
 FLIGHTS = pa.schema([("carrier", pa.string()), ("delay", pa.int32())])
@@ -347,7 +347,7 @@ def test_the_end_is_fixed_when_the_call_is_made(store: jjq.Store) -> None:
 
 
 def test_headers_array_and_null_headers_agree() -> None:
-    assert schemas.null_headers(3).equals(schemas.headers_array([None, None, None]))
+    assert null_headers(3).equals(headers_array([None, None, None]))
 
 
 @pytest.mark.embedded

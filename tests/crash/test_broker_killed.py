@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import jjq
+from jjq.batch import PushFuture
 from tests.brokers import Served, serving
 from tests.proxy import proxy
 from tests.stores import assert_whole
@@ -161,7 +162,7 @@ def test_what_was_acknowledged_is_there_once_however_often_the_broker_is_killed(
     tmp_path: Path, kills: int, sync: str
 ) -> None:
     directory, acknowledged, stop = tmp_path / "store", Acknowledged(), threading.Event()
-    futures: list[list[jjq.PushFuture]] = [[], []]
+    futures: list[list[PushFuture]] = [[], []]
     polled: list[int] = []
     problems: list[BaseException] = []
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from jjq.deferral import NOT_BEFORE, defer, defer_all, deferred_rows, delay_us
-from jjq.schema import headers_array, null_headers
+from jjq.headers import headers_array, null_headers
 
 
 def test_a_delay_is_in_seconds_and_rounds_up() -> None:

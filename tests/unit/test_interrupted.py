@@ -18,10 +18,11 @@ import pytest
 
 import jjq
 from jjq import files, wake
+from jjq.batch import Batch
 from jjq.log.active import ActiveFile
 from jjq.log.partition import PartitionLog
 from jjq.log.stream import StreamReader
-from jjq.producer import Producer, _Batch
+from jjq.producer import Producer
 from jjq.wake import Listener, wait_for
 from tests.stores import roll
 from tests.tracing import traced
@@ -234,7 +235,7 @@ def test_after_an_interrupt_in_a_commit_pushes_go_on(code: CodeType, line: int, 
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["first", "next"])
-@pytest.mark.parametrize(("code", "line"), places(Producer.push, _Batch.add, threading.Thread.start), ids=named)
+@pytest.mark.parametrize(("code", "line"), places(Producer.push, Batch.add, threading.Thread.start), ids=named)
 def test_after_an_interrupt_a_producer_writes_what_it_has_taken(
     code: CodeType, line: int, begun: bool, tmp_path: Path
 ) -> None:

@@ -15,7 +15,8 @@ import pytest
 
 import jjq
 from jjq import files
-from jjq.producer import Producer, PushFuture
+from jjq.batch import PushFuture
+from jjq.producer import Producer
 
 
 @pytest.fixture

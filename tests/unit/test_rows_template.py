@@ -4,9 +4,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jjq.headers import null_headers
 from jjq.log.flat import PREFIX
 from jjq.log.format import ActiveField, Encoded, RowsTemplate, check_active, place
-from jjq.schema import null_headers, physical
+from jjq.schema import physical
 
 SCHEMA = physical(None)
 TEMPLATE = RowsTemplate(SCHEMA)

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 import jjq
+from jjq.headers import headers_array, longest_headers
 from jjq.log.flat import unpacked_bytes
-from jjq.schema import HEADERS, headers_array, longest_headers
+from jjq.schema import HEADERS
 from jjq.server.batches import check_batch
 from jjq.server.flight_append import append
 

@@ -13,8 +13,9 @@ from pyarrow import flight
 
 from jjq import wire
 from jjq.client.connection import Connection, never_end
+from jjq.headers import headers_array, null_headers
 from jjq.log.requests import Append, MorePartitions
-from jjq.schema import HEADERS, PLAIN, headers_array, null_headers
+from jjq.schema import HEADERS, PLAIN
 
 # An open stream keeps a thread of the broker. To open one takes about as long as to append.
 _IDLE_S = 1.0

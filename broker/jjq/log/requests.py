@@ -10,9 +10,10 @@ from itertools import groupby
 
 import pyarrow as pa
 
+from jjq.headers import headers_array, null_headers
 from jjq.log import format as fmt
 from jjq.log.contracts import TopicFacts
-from jjq.schema import TIMESTAMP, headers_array, null_headers
+from jjq.schema import TIMESTAMP
 
 TEMPLATE_ROWS = 256  # above this pyarrow's fixed cost no longer matters, nor that of a message
 OVERHEAD_BYTES = 400  # of a message, beside its values

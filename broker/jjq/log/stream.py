@@ -17,10 +17,11 @@ import pyarrow as pa
 
 from jjq import files
 from jjq.errors import DamagedSegment
+from jjq.headers import null_headers
 from jjq.log import format as fmt
 from jjq.log.format import BATCH, CLOSE, ENTRY_SIZE, Entry
 from jjq.log.mapping import mapped
-from jjq.schema import binaries, integers, null_headers
+from jjq.schema import binaries, integers
 
 RUN_BYTES = 1 << 20  # messages are verified and handed on in runs of about this size
 _ENTRIES_AT_ONCE = 4096

@@ -8,8 +8,9 @@ import pyarrow as pa
 
 from jjq import pushing
 from jjq.errors import InvalidArgument, RecordTooLarge
+from jjq.headers import header_column, longest_headers
 from jjq.log.requests import OVERHEAD_BYTES, Append, MorePartitions
-from jjq.schema import PLAIN, RAW, cast, conform, header_column, longest_headers, pushed
+from jjq.schema import PLAIN, RAW, cast, conform, pushed
 from jjq.topic import Topic
 from jjq.values import whole
 

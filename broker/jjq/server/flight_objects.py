@@ -12,7 +12,8 @@ from pyarrow import flight
 
 from jjq import files, objects
 from jjq.errors import InvalidArgument, RecordTooLarge
-from jjq.schema import RAW, binaries, check_headers
+from jjq.headers import check_headers
+from jjq.schema import RAW, binaries
 from jjq.server.flight_calls import Call, action
 from jjq.server.flight_sessions import refuse_unknown
 from jjq.server.rights import check_may_read_object

@@ -337,8 +337,12 @@ def test_a_client_that_meets_the_wrong_end_of_tls_is_told_what_to_change(
         address = broker.flight.partition("://")[2]
         with pytest.raises(jjq.BrokerUnavailable, match="vouches for it is tls_ca, and for"):
             jjq.connect(broker.flight, tls_ca=other.authority)
-        with pytest.raises(jjq.BrokerUnavailable, match=r"With TLS it would be jjq\+tls"):
-            jjq.connect(f"jjq://{address}", retry_s=0)
+        with pytest.raises(
+            jjq.BrokerUnavailable, match=rf"it serves with TLS: its address would be jjq\+tls://{address}"
+        ):
+            jjq.connect(f"jjq://{address}", retry_s=1e6)
+        with pytest.raises(jjq.BrokerUnavailable, match="this is no Flight port"):
+            jjq.connect(broker.http.replace("https://", "jjq://"), retry_s=1e6)
         broker.log()  # every line of which is JSON
     with serving(store) as broker:
         address = broker.flight.partition("://")[2]

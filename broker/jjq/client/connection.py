@@ -8,6 +8,8 @@ import logging
 import os
 import random
 import re
+import socket
+import ssl
 import threading
 import time
 import uuid
@@ -34,9 +36,12 @@ ANSWER_S = 60.0  # what an action may take, beside waiting for records
 _MARGIN_S = 15.0  # what one that waits may take longer
 _PING_S = 7.0  # a broker takes a client that says nothing for 30 s for dead
 _PING_ANSWER_S = 5.0
+_ASK_S = 2.0  # what who was met in the place of a broker may take to answer
 _MOST_WAITING = 100  # requests without an answer that the next one names
 _WAIT_S = 5.0  # one request waits so long at most; the next goes on
 _WAIT_MAIN_S = 1.0  # in the main thread less: a signal is only heard between two requests
+_NO_FLIGHT = "this is no Flight port: `jjq serve` says which one is, jjq://host:4750 unless told otherwise"
+_SILENT = ("before receiving SETTINGS frame", "Endpoint closing")
 _GUESSES = {  # by whether the address is one with TLS
     False: "is `jjq serve` running there? With TLS it would be jjq+tls://",
     True: "is `jjq serve` running there? It may ask for a certificate of the client's",
@@ -227,11 +232,11 @@ class Connection:
             if isinstance(trouble, pa.ArrowNotImplementedError):
                 raise BrokerUnavailable(f"what listens at {self.address} is no jjq broker") from trouble
             now = time.monotonic()
-            deadline = now + self._retry_s if deadline is None else deadline
             hint = _hint(trouble, self.address)
-            if now + pause > deadline or (
-                hint and not self.broker
-            ):  # which was never reached, and will not be like this
+            if deadline is None:
+                deadline = now + self._retry_s
+                hint = hint or ("" if self.broker else _met_tls(trouble, self.address))
+            if now + pause > deadline or (hint and not self.broker):  # which was never reached, and never will
                 unknown = "" if safe else "; what was asked may be done or not"
                 raise BrokerUnavailable(
                     f"the broker at {self.address} cannot be reached ({_reason(trouble)}){unknown}; "
@@ -402,6 +407,8 @@ def known_error(error: Exception) -> JjqError | None:
 def _reason(error: Exception) -> str:
     """The end of gRPC's long story."""
     text = " ".join(str(error).split())
+    if any(each in text for each in _SILENT):
+        return "what listens there says nothing"
     found = re.search(
         r"(Connection refused|Connection reset by peer|Deadline Exceeded|Socket closed|Name or service not known|"
         r"Domain name not found|DNS resolution failed|stopping|Connection timed out|wrong version number|"
@@ -425,8 +432,27 @@ def _hint(error: Exception, address: Address) -> str:
     if "wrong version number" in text:
         return f"it does not serve with TLS: its address would be jjq://{address.host}:{address.port}"
     if "missing selected ALPN property" in text or "Expected SETTINGS frame" in text:
-        return "this is no Flight port: `jjq serve` says which one is, jjq://host:4750 unless told otherwise"
+        return _NO_FLIGHT
     return ""
+
+
+def _met_tls(error: Exception, address: Address) -> str:
+    """What to change where TLS is listened for and none came: who does ends the connection without a word, as one that stops, and has
+    to be asked."""
+    if address.tls or "refused" in str(error):
+        return ""
+    asking = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    asking.check_hostname, asking.verify_mode = False, ssl.CERT_NONE  # it is told nothing
+    asking.set_alpn_protocols(["h2"])
+    try:
+        where = address.host.strip("[]"), address.port
+        with socket.create_connection(where, _ASK_S) as plain, asking.wrap_socket(plain) as answered:
+            serves_flight = answered.selected_alpn_protocol() == "h2"
+    except OSError:  # also what is wrong with TLS
+        return ""
+    if not serves_flight:
+        return _NO_FLIGHT
+    return f"it serves with TLS: its address would be jjq+tls://{address.host}:{address.port}"
 
 
 def _client_options(
@@ -442,6 +468,7 @@ def _client_options(
             ("grpc.keepalive_timeout_ms", 5_000),
             ("grpc.initial_reconnect_backoff_ms", 50),
             ("grpc.max_reconnect_backoff_ms", 2_000),
+            ("grpc.min_reconnect_backoff_ms", 5_000),  # for who accepts and says nothing; else it would be 20 s
         ]
     }
     if (ca is not None or cert is not None or key is not None) and not address.tls:

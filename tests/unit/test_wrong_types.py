@@ -11,6 +11,8 @@ import pytest
 
 import jjq
 from jjq.cli import main
+from jjq.server.run import Broker
+from jjq.server.settings import load
 from jjq.values import each_of
 from tests.stores import assert_whole
 
@@ -158,6 +160,9 @@ def test_a_home_directory_is_not_made_where_the_program_runs(
     jjq.open(f"./{path}").close()
     jjq.Store(f"./{path}", create=False).close()
     assert main([f"--store=./{path}", "topic", "create", "t"]) == 0
+    assert main([f"--store=./{path}", "token", "list"]) == 0
+    with Broker(load({"store": f"./{path}", "http": "no", "flight_port": "0"}, {})):
+        assert (tmp_path / path / "catalog.db").exists()
 
 
 @pytest.mark.parametrize("path", ["", "  "])

@@ -77,9 +77,8 @@ def _file(arguments: argparse.Namespace, *, create: bool = False) -> TokenFile:
     given = getattr(arguments, "tokens", None)
     settings = settings_of(arguments, **({} if given is None else {"tokens": given}))
     if settings.tokens is None:
-        jjq.open(
-            settings.store, create=create, maintenance=False
-        ).close()  # not into any directory whose name was mistyped
+        store = settings.store.absolute()
+        jjq.open(store, create=create, maintenance=False).close()  # not into any directory whose name was mistyped
     return TokenFile(settings.tokens_file)
 
 

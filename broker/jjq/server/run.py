@@ -78,7 +78,9 @@ class Broker:
         tls_context(settings)
         warn_of_age(settings)
         kinds = front_kinds(settings)
-        self._store = open_store(settings.store, hot_bytes=settings.hot_bytes, create_topics=settings.auto_create)
+        self._store = open_store(
+            settings.store.absolute(), hot_bytes=settings.hot_bytes, create_topics=settings.auto_create
+        )
         try:
             ports = {
                 name: self._start(kind(self._store, settings, guard, self._ended), name) for name, kind in kinds.items()

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jjq.clock import no_time
+from jjq.clock import EARLIEST_US, LATEST_US, no_time
 
 _TOO_LARGE = 2.0**128 - 2.0**103  # becomes infinite as a 32-bit float
 _TRUNCATED = re.compile(r"Float value (\S+) was truncated converting to int")
@@ -89,6 +89,18 @@ def narrowed(column: Any, kind: pa.DataType) -> Any:
             value = column.filter(pc.invert(same))[0]
             raise pa.ArrowInvalid(f"{value} would be rounded; cast the column if that may be")
     return result
+
+
+def first_beyond(column: Any) -> int | None:
+    """The first row of a column of times or days that is outside the years 1 to 9999; None where there is none."""
+    if pa.types.is_timestamp(column.type):
+        numbers, low, high = column.cast(pa.int64()), EARLIEST_US, LATEST_US
+    elif pa.types.is_date(column.type):
+        numbers, low, high = column.cast(pa.int32()), 1 - _EPOCH_DAY, _LAST_DAY - _EPOCH_DAY
+    else:
+        return None
+    found = pc.index(pc.or_(pc.less(numbers, low), pc.greater(numbers, high)), True).as_py()
+    return None if found < 0 else int(found)
 
 
 # --- Python's values -------------------------------------------------------------------------------------------------

@@ -58,7 +58,11 @@ def fitted(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_date(kind) and not is_text:
         raise ValueError(f"{value} is no date")
     if is_text and (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
-        return pa.scalar(value).cast(kind).as_py()
+        try:
+            return pa.scalar(value).cast(kind).as_py()
+        except OverflowError as error:
+            what = "day" if pa.types.is_date(kind) else "time"
+            raise ValueError(f"{value} is no {what} of the years 1 to 9999") from error
     if pa.types.is_decimal(kind) and (is_text or is_number):
         return pa.scalar(str(value)).cast(kind).as_py()
     if pa.types.is_floating(kind) and is_text and value in ("nan", "inf", "-inf"):

@@ -413,6 +413,18 @@ COLUMN_CASES: dict[str, tuple[list[str], bytes, int, str]] = {
         1,
         "column 'day': Row #2",
     ),
+    "a CSV day of the year 0": (
+        ["cols", "--format", "csv"],
+        b"i,day\n1,2013-01-01\n2,0000-12-31\n",
+        1,
+        "column 'day': Row #3: 0000-12-31 is no day of the years 1 to 9999",
+    ),
+    "a day of the year 0": (
+        ["cols", "--format", "json"],
+        b'{"i": 1}\n{"day": "0000-12-31"}\n',
+        1,
+        "line 2: column 'day' takes date32[day]: 0000-12-31 is no day of the years 1 to 9999",
+    ),
     "a CSV row that is short": (["cols", "--format", "csv"], b"i,day\n1\n", 1, "Row #2: Expected 2 columns, got 1"),
     "several of them": (["cols", "--format", "csv"], b"jj,i,kk\n1,2,3\n", 1, "no columns 'jj', 'kk'; its columns are "),
     "an unknown CSV column": (["cols", "--format", "csv"], b"i,jj\n1,2\n", 1, "no column 'jj'"),

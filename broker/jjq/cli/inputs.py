@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from jjq.cli.arguments import UsageError
 from jjq.errors import JjqError, RecordTooLarge, SchemaMismatch
+from jjq.fitting import first_beyond
 from jjq.jsonvalues import fitted
 from jjq.schema import RAW, TIMESTAMP, rows_to_table
 from jjq.topic import Topic
@@ -256,25 +257,38 @@ def _json_columns(source: Source, number: int, lines: list[bytes], schema: pa.Sc
         table = arrow_json.read_json(
             pa.BufferReader(data), arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1), options
         )
-        # A document that is not one line, or a number that may have been rounded, is looked at more closely.
-        if len(table) == len(lines) - lines.count(b"") and not any(map(_may_be_rounded, table.columns)):
-            return table.cast(schema)
+        # A document that is not one line, a number that may have been rounded, or an odd time is looked at more closely.
+        if len(table) == len(lines) - lines.count(b"") and not any(
+            _test(_may_be_rounded, each) for each in table.columns
+        ):
+            found = table.cast(schema)
+            if not any(_test(_is_beyond, each) for each in found.columns):
+                return found
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         pass  # which line it was, and what is wrong with it, is told by reading them one by one
     return _json_slowly(source, number, lines, schema)
 
 
+def _test(test: Callable[[Any], bool], column: Any) -> bool:
+    """Whether it is true of the column, or of one within it."""
+    kind = column.type
+    if pa.types.is_list(kind):
+        return _test(test, pc.list_flatten(column))
+    if pa.types.is_struct(kind):
+        return any(_test(test, pc.struct_field(column, i)) for i in range(kind.num_fields))
+    return test(column)
+
+
 def _may_be_rounded(column: Any) -> bool:
     """Whether whole numbers were read that are so large that not each has a float of its own."""
-    kind = column.type
-    if pa.types.is_floating(kind):
-        most = pc.max(pc.abs(column)).as_py()
-        return most is not None and most >= (1 << 24 if kind == pa.float32() else 1 << 53)
-    if pa.types.is_list(kind):
-        return _may_be_rounded(pc.list_flatten(column))
-    if pa.types.is_struct(kind):
-        return any(_may_be_rounded(pc.struct_field(column, i)) for i in range(kind.num_fields))
-    return False
+    if not pa.types.is_floating(column.type):
+        return False
+    most = pc.max(pc.abs(column)).as_py()
+    return most is not None and most >= (1 << 24 if column.type == pa.float32() else 1 << 53)
+
+
+def _is_beyond(column: Any) -> bool:
+    return first_beyond(column) is not None
 
 
 def _json_slowly(source: Source, number: int, lines: list[bytes], schema: pa.Schema) -> pa.Table:
@@ -351,8 +365,11 @@ def read_csv(
                     f"{source.name}: with {delimiter!r} between them its first line has the one column {names[0]!r}; add --delimiter {other}"
                 )
         reader = csv.open_csv(stream, options, csv.ParseOptions(delimiter=delimiter, newlines_in_values=True), convert)
+        row = 2 if header else 1  # as pyarrow counts them
         for batch in reader:
+            _check_times(source, batch, row)
             yield pa.Table.from_batches([batch])
+            row += len(batch)
         reading_ahead.discard(source)
     except pa.ArrowNotImplementedError as error:
         raise SchemaMismatch(f"{source.name}: {error}; use JSON lines or Parquet for that type") from error
@@ -361,6 +378,16 @@ def read_csv(
         raise InputError(f"{source.name}: {said}") from error
     except OSError as error:
         raise InputError(f"cannot read {source.name}: {error.strerror}") from error
+
+
+def _check_times(source: Source, batch: pa.RecordBatch, row: int) -> None:
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        at = first_beyond(column)
+        if at is not None:
+            what = "day" if pa.types.is_date(field.type) else "time"
+            raise InputError(
+                f"{source.name}: column {field.name!r}: Row #{row + at}: {column[at].cast(pa.string())} is no {what} of the years 1 to 9999"
+            )
 
 
 def _csv_names(start: bytes, delimiter: str) -> list[str]:

@@ -68,6 +68,17 @@ def test_a_topic_that_is_missing_says_how_to_make_it(cli: Cli) -> None:
     assert "; there are logs; `jjq topic create other` makes it" in cli.error("push", "other", code=1)
 
 
+def test_what_a_full_topic_drops_is_counted(cli: Cli) -> None:
+    with cli.open() as store, store.pubsub(ignore_subscribe_messages=True) as subscription:
+        store.create_topic("t#ephemeral", max_records=2, when_full="drop_newest")
+        subscription.subscribe("t#ephemeral")
+        result = cli.json("push", "t#ephemeral", "--batch-bytes", "1", stdin=b"a\nb\nc\n")
+        assert (result["records"], result["dropped"]) == (3, 1)
+        assert result["partitions"] == {"0": {"records": 2, "first": 0, "last": 1}}
+        said = cli.text("push", "t#ephemeral", stdin=b"d\n")
+        assert said.startswith("1 record pushed to t#ephemeral, which is full and dropped 1, in ")
+
+
 # --- lines -----------------------------------------------------------------------------------------------------------
 
 

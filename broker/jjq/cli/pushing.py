@@ -82,8 +82,9 @@ def _push(arguments: argparse.Namespace) -> int:
         print(f"batch {arguments.batch} of writer {arguments.writer} was pushed before; nothing was pushed")
     else:
         rate = result["records"] / max(result["seconds"], 0.001)
+        dropped = f", which is full and dropped {result['dropped']:,}," if result["dropped"] else ""
         print(
-            f"{output.count(result['records'], 'record')} pushed to {topic.name} in "
+            f"{output.count(result['records'], 'record')} pushed to {topic.name}{dropped} in "
             f"{output.span(result['seconds'])} ({rate:,.0f}/s, {output.size(result['bytes'])})"
         )
     return OK
@@ -123,7 +124,7 @@ def _push_as_it_comes(
     arguments: argparse.Namespace, store: jjq.Store, topic: jjq.Topic, source: inputs.Source,
     tables: Iterator[pa.Table], progress: Progress,
 ) -> dict[str, Any]:  # fmt: skip
-    records = unanswered = 0
+    records = dropped = unanswered = 0
     partitions: dict[int, dict[str, int]] = {}
     key = _key_column(arguments, topic)
     try:
@@ -131,11 +132,12 @@ def _push_as_it_comes(
             unanswered = len(table)
             positions = topic.push_table(table, key=key, partition=arguments.partition, timestamp=arguments.timestamp)
             for each in positions.ranges:
-                last = -1 if each.start < 0 else each.end - 1  # where the topic is full, they were dropped
-                found = partitions.setdefault(each.partition, {"records": 0, "first": each.start, "last": last})
+                if each.start < 0:
+                    dropped += each.end - each.start
+                    continue
+                found = partitions.setdefault(each.partition, {"records": 0, "first": each.start, "last": 0})
                 found["records"] += each.end - each.start
-                found["first"] = each.start if found["first"] < 0 else found["first"]
-                found["last"] = max(found["last"], last)
+                found["last"] = each.end - 1
             records, unanswered = records + len(table), 0
             progress.show(source.read, records)
     except KeyboardInterrupt:
@@ -146,7 +148,7 @@ def _push_as_it_comes(
         if records:
             error.message += f"; before that, {output.count(records, 'record')} went in"
         raise
-    return _result(topic, records, source, partitions, duplicate=False)
+    return _result(topic, records, source, partitions, dropped=dropped)
 
 
 def _push_atomically(
@@ -173,9 +175,10 @@ def _push_atomically(
 
 
 def _result(
-    topic: jjq.Topic, records: int, source: inputs.Source, partitions: dict[int, dict[str, int]], *, duplicate: bool
+    topic: jjq.Topic, records: int, source: inputs.Source, partitions: dict[int, dict[str, int]], *,
+    dropped: int = 0, duplicate: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     return {
-        "topic": topic.name, "records": records, "bytes": source.read, "duplicate": duplicate,
+        "topic": topic.name, "records": records, "dropped": dropped, "bytes": source.read, "duplicate": duplicate,
         "partitions": {str(partition): found for partition, found in sorted(partitions.items())},
     }  # fmt: skip

@@ -56,11 +56,15 @@ _MANY = {
     },
 }  # fmt: skip
 _PUSHED = {
-    "type": "object", "required": ["records", "positions", "ranges"],
+    "type": "object", "required": ["records", "dropped", "positions", "ranges"],
     "properties": {
         "records": {"type": "integer"},
+        "dropped": {"type": "integer", "description": "How many of them an ephemeral topic that is full has dropped."},
         "positions": {"type": "array", "items": POSITION, "description": "Of each record, where there are up to 1,000."},
-        "ranges": {"type": "array", "items": {"type": "object"}, "description": "By partition the offsets [start, end)."},
+        "ranges": {
+            "type": "array", "items": {"type": "object"},
+            "description": "By partition the offsets [start, end) of the records that were not dropped.",
+        },
     },
 }  # fmt: skip
 _MOST_POSITIONS = 1000
@@ -278,12 +282,15 @@ def _arrow_table(data: bytes, settings: ServerSettings) -> pa.Table:
 
 
 def _pushed(positions: Positions, each: Sequence[Position] | None = None) -> dict[str, Any]:
+    ranges = [(r.partition, r.start, r.end) for r in positions.ranges]
     if each is not None:
-        ranges = [{"partition": p.partition, "start": p.offset, "end": p.offset + 1} for p in each]
-        return {"records": len(each), "positions": list(map(position_json, each)), "ranges": ranges}
-    ranges = [{"partition": r.partition, "start": r.start, "end": r.end} for r in positions.ranges]
-    shown = list(map(position_json, positions)) if len(positions) <= _MOST_POSITIONS else []
-    return {"records": len(positions), "positions": shown, "ranges": ranges}
+        ranges = [(p.partition, p.offset, p.offset + 1) for p in each]
+    shown = positions if each is None else each
+    return {
+        "records": len(shown), "dropped": sum(end - start for _, start, end in ranges if start < 0),
+        "positions": list(map(position_json, shown)) if len(shown) <= _MOST_POSITIONS else [],
+        "ranges": [{"partition": p, "start": start, "end": end} for p, start, end in ranges if start >= 0],
+    }  # fmt: skip
 
 
 @table.operation(

@@ -104,6 +104,19 @@ def test_a_topic_is_emptied_and_paused(front: Front) -> None:
 # --- pushing ---------------------------------------------------------------------------------------------------------
 
 
+def test_what_a_full_topic_drops_has_no_offsets(front: Front) -> None:
+    front.store.create_topic("t#ephemeral", partitions=2, max_records=1, when_full="drop_newest")
+    with front.store.pubsub(ignore_subscribe_messages=True) as subscription:
+        subscription.subscribe("t#ephemeral")
+        path, text = "/api/topics/t%23ephemeral/records?partition=", {"headers": {"content-type": "text/plain"}}
+        kept, dropped = [front.json("POST", f"{path}0", content=b"x", **text) for _ in range(2)]
+        assert (kept["dropped"], kept["ranges"]) == (0, [{"partition": 0, "start": 0, "end": 1}])
+        assert (dropped["records"], dropped["dropped"], dropped["ranges"]) == (1, 1, [])
+        assert dropped["positions"][0]["offset"] == -1
+        many = front.json("POST", f"{path}1", json={"records": [{"value": "x"}] * 3})
+        assert (many["records"], many["dropped"], many["ranges"]) == (3, 3, [])
+
+
 def test_a_body_is_one_record(front: Front) -> None:
     found = front.json(
         "POST", "/api/topics/t/records", content=b"\0\xff", headers={"content-type": "application/octet-stream"}

@@ -273,10 +273,11 @@ class Store(StoreParts):
     ) -> Subscriber:  # fmt: skip
         """Makes a durable cursor on a topic, at a start in any form (see `jjq.start`); without a name it gets one.
 
-        `on_data_loss`: `error` (default), or `skip` to go on past records that retention removed unread. With `exist_ok`
-        a subscriber of that name and topic is returned where it is, whatever `start` says, if its `on_data_loss` is the
-        one given. Raises SubscriberExists, TopicNotFound, InvalidName, InvalidArgument, OffsetOutOfRange, and DataLoss for
-        a start that has expired.
+        `on_data_loss`: `error` (default), or `skip` to go on past records that retention removed unread or repair could not
+        save; damage is an error in either case, until `jjq repair` has kept what is whole. With `exist_ok` a subscriber of that
+        name and topic is returned where it is, whatever `start` says, if its `on_data_loss` is the one given. Raises
+        SubscriberExists, TopicNotFound, InvalidName, InvalidArgument, OffsetOutOfRange, and DataLoss for a start that has
+        expired.
         """
         self.check_open(write=True)
         return subscribers.create(self, self.topic(topic), name, start, on_data_loss, exist_ok)

@@ -30,8 +30,13 @@ def push(what):
 
 producer = push(b"own")
 """
+ON_TERM = """
+import signal
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+"""
 ENDS = {
     "exit": ("sys.exit(3)", 3),
+    "terminated": (ON_TERM + "os.kill(os.getpid(), signal.SIGTERM)", 143),
     "raise": ("raise SystemError", 1),
     "interval": ("store.create_topic('synced', sync='interval')\nproducer.push('synced', b'')", 0),
 }

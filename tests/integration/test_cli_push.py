@@ -111,16 +111,17 @@ def test_the_standard_input_is_pushed_as_it_comes(cli: Cli) -> None:
         assert subscriber.pop().value == b"half a line"
 
 
-def test_an_interrupted_push_says_what_went_in(cli: Cli) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_push_says_what_went_in(cli: Cli, number: int) -> None:
     cli.run("topic", "create", "t")
     with cli.open() as store, store.create_subscriber("t") as subscriber, cli.start("push", "t") as process:
         for value in (b"one", b"two"):
             process.stdin.write(value + b"\n")
             process.stdin.flush()
             assert subscriber.pop(timeout=60).value == value
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate()
-    assert (process.returncode, out) == (130, b"")
+    assert (process.returncode, out) == (128 + number, b"")
     # The second one may be seen before the command that pushed it hears of that.
     assert err in (b"jjq: stopped; 2 records went in\n", b"jjq: stopped; 1 record went in, perhaps 1 more\n")
 

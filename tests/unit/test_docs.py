@@ -5,6 +5,7 @@ import dataclasses
 import inspect
 import os
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -185,6 +186,7 @@ def test_examples_run_in_order(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
     with contextlib.ExitStack() as opened:
+        opened.callback(signal.signal, signal.SIGTERM, signal.getsignal(signal.SIGTERM))
         for block in python:
             try:
                 run_block(ROOT / name, block, names)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from jjq.cli.arguments import Misused, UsageError, joined
 from jjq.cli.commands import build_parser
-from jjq.cli.exits import ERROR, INTERRUPTED, PIPE_CLOSED, USAGE
+from jjq.cli.exits import ERROR, INTERRUPTED, PIPE_CLOSED, TERMINATED, USAGE, Terminated
 from jjq.cli.wording import for_command_line
 from jjq.errors import InvalidArgument, JjqError, RecordTooLarge, SchemaMismatch
 
@@ -24,6 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = build_parser().parse_args(given)
         code: int = arguments.run(arguments)
         sys.stdout.flush()
+    except Terminated:
+        return TERMINATED
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +15,7 @@ import pyarrow as pa
 import jjq
 from jjq.cli import inputs, output
 from jjq.cli.arguments import Commands, UsageError, add_command, open_store, typed, whole
-from jjq.cli.exits import OK
+from jjq.cli.exits import OK, Terminated
 from jjq.cli.progress import Progress
 from jjq.errors import JjqError
 from jjq.values import size
@@ -66,7 +68,7 @@ def _push(arguments: argparse.Namespace) -> int:
         raise UsageError("--writer and --batch go together: they say once which batch of which writer this is")
     if arguments.batch_bytes < 1:
         raise UsageError("--batch-bytes must be at least 1")
-    with open_store(arguments, stays=True) as store, inputs.Source(arguments.file) as source:
+    with _terminable(), open_store(arguments, stays=True) as store, inputs.Source(arguments.file) as source:
         topic = _topic(store, arguments.topic)
         tables = _tables(arguments, source, topic)
         if arguments.key is not None and topic.schema is None and _format(arguments) == "lines":
@@ -88,6 +90,20 @@ def _push(arguments: argparse.Namespace) -> int:
             f"{output.span(result['seconds'])} ({rate:,.0f}/s, {output.size(result['bytes'])})"
         )
     return OK
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """With SIGTERM as with Ctrl-C: what was staged goes, and who stopped it hears how much went in."""
+
+    def stop(*_: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _topic(store: jjq.Store, name: str) -> jjq.Topic:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ from jjq.errors import Forbidden, InvalidArgument, SchemaMismatch, StoreNotFound
 from jjq.model import check_name
 from jjq.schema import check_schema, no_column
 from pyspark_jjq.options import SinkOptions
-from pyspark_jjq.stores import find_topic, open_store
+from pyspark_jjq.stores import Place, find_topic, open_store
 from pyspark_jjq.words import nearest
 
 if TYPE_CHECKING:
@@ -65,19 +65,22 @@ def destination(options: SinkOptions, schema: StructType, *, streaming: bool) ->
     if len(set(names)) != len(names):
         raise InvalidArgument(f"columns have the same name: {', '.join(names)}; rename or drop all but one")
     _check_types(schema, _NOT_IN_ARROW)
-    store = _store(options)
-    if options.topic is None:
-        target = _rows_with_topics(options, schema, new=store is None)
-    elif store is None or (topic := _topic(store, options.topic, options)) is None:
-        target = _new_topic(options, schema, options.topic)
-    else:
-        _check_partitions(topic, options.partitions, streaming or options.batch_id is not None)
-        if topic.schema is None:
-            return _kafka_rows(options, schema, f"topic {topic.name!r}")
-        return OwnColumns(options, schema, _fit(store, topic, schema, options))
+    target = _destination(options, schema, streaming)
     if target.new and not streaming:
         target.make()
-    return target
+    return replace(target, place=Place.of(options.path))
+
+
+def _destination(options: SinkOptions, schema: StructType, streaming: bool) -> Destination:
+    store = _store(options)
+    if options.topic is None:
+        return _rows_with_topics(options, schema, new=store is None)
+    if store is None or (topic := _topic(store, options.topic, options)) is None:
+        return _new_topic(options, schema, options.topic)
+    _check_partitions(topic, options.partitions, streaming or options.batch_id is not None)
+    if topic.schema is None:
+        return _kafka_rows(options, schema, f"topic {topic.name!r}")
+    return OwnColumns(options, schema, _fit(store, topic, schema, options))
 
 
 def _store(options: SinkOptions) -> Store | None:
@@ -348,6 +351,12 @@ class Destination(abc.ABC):
     schema: StructType
     _: KW_ONLY
     new: bool = False  # the topic, or the store for topics that rows name, was missing
+    place: Place | None = None
+
+    def check_seen(self) -> None:
+        """To be called by a task first: raises StoreNotFound where it does not see what the driver sees."""
+        if self.place is not None:
+            self.place.check_seen(self.options.path)
 
     def make(self) -> Store:
         """The store, made with the topic where they are missing."""

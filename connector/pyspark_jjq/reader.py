@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from jjq.config import TopicConfig
-from jjq.errors import DataLoss, InvalidArgument, TopicDeleted
+from jjq.errors import DataLoss, InvalidArgument, StoreNotFound, TopicDeleted
 from jjq.model import behind
 from pyspark_jjq import ranges
 from pyspark_jjq.conditions import Condition, conditions, kept
@@ -24,7 +24,7 @@ from pyspark_jjq.filters import Narrowing, narrow
 from pyspark_jjq.options import SourceOptions
 from pyspark_jjq.planning import tasks
 from pyspark_jjq.rows import TIMESTAMP_TYPES
-from pyspark_jjq.stores import let_go, look, open_store, patiently
+from pyspark_jjq.stores import let_go, look, not_seen, open_store, patiently
 from pyspark_jjq.telling import telling
 
 if TYPE_CHECKING:
@@ -71,7 +71,10 @@ def read_slices(
 def _read_topic(
     options: SourceOptions, rows: Rows, policy: ranges.LossPolicy, topic: str, left: list[Slice]
 ) -> Iterator[pa.RecordBatch]:
-    store = open_store(options.path)
+    try:
+        store = open_store(options.path)
+    except StoreNotFound:
+        raise not_seen(options.path) from None
     kind = _timestamp_type(store, left[0].topic_id) if rows.has_timestamp_type else 0
     while left:
         given = 0

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from jjq.errors import BrokerUnavailable, JjqError, TopicNotFound
+from jjq.clock import boot_id, host
+from jjq.errors import BrokerUnavailable, JjqError, StoreNotFound, TopicNotFound
 from pyspark_jjq.choice import Choice
 from pyspark_jjq.options import Access, BrokerUrl
 
@@ -61,6 +62,47 @@ def _spare_the_collector() -> None:
     if main is not None and main.name == "pyspark.daemon":
         gc.collect()
         gc.freeze()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a store is or is to be, as the driver sees it: the innermost directory of its path that is there. Crosses to the
+    executors, as one on another machine would find, or make, another store under the same path."""
+
+    path: str
+    directory: str
+    identity: tuple[str, int, int] | None
+
+    @classmethod
+    def of(cls, path: str) -> Place | None:
+        """None behind a broker."""
+        if isinstance(path, BrokerUrl):
+            return None
+        whole = directory = os.path.abspath(path)
+        while (found := _directory(directory)) is None and directory != os.path.dirname(directory):
+            directory = os.path.dirname(directory)
+        return cls(whole, directory, found)
+
+    def check_seen(self, path: str) -> None:
+        """Raises StoreNotFound where this process sees another place under the path."""
+        if os.path.abspath(path) != self.path or _directory(self.directory) != self.identity:
+            raise not_seen(path)
+
+
+def not_seen(path: str) -> StoreNotFound:
+    return StoreNotFound(
+        f"a task on {host()} does not see {os.path.abspath(path)} as the driver does: it runs on another machine, in a container or a "
+        f"directory of its own, or the disk has gone meanwhile. A store is on the disk of one machine: have executors run there and name "
+        f'it by its whole path, or serve it with `jjq serve` and name it by .option("broker", "jjq://host:4750")'
+    )
+
+
+def _directory(path: str) -> tuple[str, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return boot_id(), found.st_dev, found.st_ino
 
 
 def _connect(broker: BrokerUrl) -> Store:

@@ -66,6 +66,7 @@ def stage(target: Destination, batches: Iterator[pa.RecordBatch], streaming: boo
     if streaming:
         store = topic_of_stream(target, int(batch or 0), writer, query_id)
     else:
+        target.check_seen()
         store = open_store(target.options.path)
     with store.stage(default_partition=context.partitionId(), owner=owner) as staging:
         for batch in batches:
@@ -78,6 +79,7 @@ def stage(target: Destination, batches: Iterator[pa.RecordBatch], streaming: boo
 def topic_of_stream(target: Destination, batch: int, writer: str | None = None, query_id: str | None = None) -> Store:
     """The store with a stream's topic in it, which the first micro-batch makes and no other. If it is missing later, so is what
     was written, and an empty one with one partition would hide that."""
+    target.check_seen()
     if batch == 0 and target.new and not _has_committed(target.options.path, writer, query_id):
         return target.make()
     try:

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import jjq
-from jjq.errors import DataLoss, InvalidArgument, OffsetOutOfRange, TopicNotFound
+from jjq.errors import DataLoss, InvalidArgument, OffsetOutOfRange, StoreNotFound, TopicNotFound
 from tests.readers import ALL, batch, close_stores, number, rows, source, stream, through_json, values
 
 # --- ranges of a batch
@@ -382,6 +382,17 @@ def lose_the_first(store: jjq.Store, kept: int) -> None:
     topic.push_many(number(10))
     topic.empty()
     topic.push_many(number(kept, 10))
+
+
+def test_a_task_that_does_not_see_the_store_says_so(store: jjq.Store, tmp_path: Path) -> None:
+    store.create_topic("t").push(b"x")
+    reader = batch(store)
+    parts = reader.partitions()
+    close_stores()
+    store.path.rename(tmp_path / "elsewhere")
+    with pytest.raises(StoreNotFound, match=r"does not see .* as the driver does.*\.option\(\"broker\", "):
+        rows(reader, parts)
+    assert not store.path.exists()
 
 
 def test_a_batch_fails_on_lost_records_and_says_what_is_gone(store: jjq.Store) -> None:

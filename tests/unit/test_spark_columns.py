@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.sql.types import (
     ArrayType,
     CalendarIntervalType,
@@ -28,7 +29,7 @@ import jjq
 from jjq.errors import InvalidArgument, JjqError, SchemaMismatch, StoreNotFound, TopicNotFound
 from pyspark_jjq.columns import Destination, destination
 from pyspark_jjq.options import parse_sink
-from pyspark_jjq.writer import topic_of_stream
+from pyspark_jjq.writer import BatchWriter, topic_of_stream
 from tests.readers import close_stores
 
 REFUSED: list[tuple[DataType, str]] = [
@@ -204,6 +205,49 @@ def test_a_first_micro_batch_that_was_committed_makes_nothing_when_it_runs_again
     assert store.topics() == []
     topic_of_stream(target, 0, "w", "another one")
     assert [each.name for each in store.topics()] == ["t"]
+
+
+@pytest.mark.parametrize("there", ["the disk", "the store"])
+@pytest.mark.parametrize("instead", ["nothing", "another"])
+def test_a_task_that_does_not_see_the_place_of_the_driver_makes_no_store(
+    there: str, instead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = tmp_path / "disk"
+    path = disk / "a" / "store"
+    disk.mkdir()
+    if there == "the store":
+        jjq.open(path).close()
+    targets = [of_stream(path, topic="t"), of_stream(path)]
+    seen = path if there == "the store" else disk
+    seen.rename(tmp_path / "elsewhere")
+    if instead == "another":
+        seen.mkdir()
+    for target in targets:
+        with pytest.raises(
+            StoreNotFound, match=r"does not see .*/disk/a/store as the driver does.*\.option\(\"broker\", "
+        ):
+            topic_of_stream(target, 0)
+    assert not (path / "jjq.json").exists()
+    monkeypatch.chdir(tmp_path)
+    relative = of_stream(Path("store"), topic="t")
+    monkeypatch.chdir(tmp_path.parent)  # as Spark's workers may be in another directory
+    with pytest.raises(StoreNotFound, match=r"does not see .*/store as the driver does: .* name it by its whole path"):
+        topic_of_stream(relative, 0)
+    assert not Path("store").exists()
+    close_stores()
+
+
+def test_a_task_of_a_batch_write_says_that_it_does_not_see_the_store(store: jjq.Store, tmp_path: Path) -> None:
+    writer = BatchWriter({"path": str(store.path), "topic": "t"}, StructType([TEXT]), overwrite=False)
+    store.path.rename(tmp_path / "elsewhere")
+    context = TaskContext._getOrCreate()
+    try:
+        context._localProperties = {}
+        with pytest.raises(StoreNotFound, match=r"does not see .*/store as the driver does"):
+            writer.write(iter([pa.record_batch({"text": ["x"]})]))
+    finally:
+        TaskContext._setTaskContext(None)
+    assert not store.path.exists()
 
 
 def test_a_stream_that_may_make_nothing_says_so_before_a_task_runs(store: jjq.Store, tmp_path: Path) -> None:

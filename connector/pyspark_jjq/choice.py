@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jjq.config import MAX_PARTITIONS
@@ -13,6 +14,7 @@ from jjq.errors import InvalidArgument
 from jjq.values import shown
 from pyspark_jjq.words import json_object, names_in, shown_json
 
+_TOLD = 3  # topics
 OPTIONS = ("subscribe", "topic", "subscribePattern", "assign")
 
 
@@ -28,6 +30,18 @@ class Choice:
         if self.pattern is None:
             return topic in self.names
         return compiled(self.pattern).fullmatch(topic) is not None
+
+    def check_no_glob(self, topics: Sequence[str]) -> None:
+        """Raises InvalidArgument for a pattern that matches none of the topics, and would if it were one of names of files."""
+        pattern = self.pattern or ""
+        meant = [topic for topic in topics if fnmatch.fnmatchcase(topic, pattern)]
+        if meant:
+            written = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".").replace(r"\-", "-")
+            more = " and more" if len(meant) > _TOLD else ""
+            raise InvalidArgument(
+                f"subscribePattern {shown(pattern)} is a regular expression, and matches no topic; {shown(written)} matches "
+                f"{', '.join(meant[:_TOLD])}{more}"
+            )
 
     def partitions(self, topic: str, count: int) -> tuple[int, ...]:
         """Which of a topic's partitions are read. Raises InvalidArgument where an assigned one is not there."""

@@ -266,9 +266,12 @@ def _check_kafka_columns(schema: StructType) -> None:
         raise SchemaMismatch(
             f"column headers is {types['headers'].simpleString()} and must be array<struct<key:string,value:binary>>"
         )
-    extra = sorted(types.keys() - {*KAFKA_COLUMNS, *READ_ONLY_COLUMNS})
+    extra = [name for name in types if name not in (*KAFKA_COLUMNS, *READ_ONLY_COLUMNS)]
     if extra:
-        log.warning("not written, as a topic without a schema has no place for them: columns %s", ", ".join(extra))
+        raise SchemaMismatch(
+            f"a topic without a schema has no place for {', '.join(extra)}: put what is to be kept into value, as by to_json(struct('*')), "
+            f"and drop the rest; its columns are {', '.join(KAFKA_COLUMNS)}"
+        )
 
 
 def _is_headers(kind: DataType) -> bool:

@@ -132,7 +132,11 @@ def open_topics(path: str, choice: Choice) -> list[Topic]:
     store = open_store(path)
     if choice.pattern is None:
         return [store.topic(name) for name in choice.names]
-    return [topic for topic in store.topics() if choice.wants(topic.name)]
+    topics = store.topics()
+    found = [topic for topic in topics if choice.wants(topic.name)]
+    if not found:
+        choice.check_no_glob([topic.name for topic in topics])
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,16 @@
 """What a read is of: topics by name, by pattern, by partition."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+import jjq
 from jjq.errors import InvalidArgument
 from pyspark_jjq.choice import Choice, compiled, parse_choice
 from pyspark_jjq.options import parse_source
+from pyspark_jjq.stores import open_topics
+from tests.readers import close_stores
 
 
 def pattern(text: str) -> Choice:
@@ -108,3 +112,18 @@ def test_offsets_by_topic_must_be_of_what_is_read() -> None:
     with pytest.raises(InvalidArgument, match="missing: weather"):
         parse_source(base | {"assign": '{"flights":[0],"weather":[0]}'})
     assert parse_source(base | {"subscribePattern": "f.*"}).choice.pattern == "f.*"
+
+
+def test_a_pattern_of_names_of_files_that_matches_nothing_is_told_that_it_is_none(tmp_path: Path) -> None:
+    with jjq.open(tmp_path / "store") as store:
+        for name in ("log.web", "log-app", "other"):
+            store.create_topic(name)
+    try:
+        for given, written in (("log*", "log.*"), ("log?app", "log.app"), ("log.w*", r"log\.w.*")):
+            with pytest.raises(InvalidArgument, match="is a regular expression, and matches no topic; ") as told:
+                open_topics(str(store.path), pattern(given))
+            assert f"; {written!r} matches log" in str(told.value)
+            assert open_topics(str(store.path), pattern(written))
+        assert open_topics(str(store.path), pattern("logs*")) == []  # as neither
+    finally:
+        close_stores()

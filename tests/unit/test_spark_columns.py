@@ -75,10 +75,20 @@ def test_a_type_that_topics_do_not_have_is_refused_with_what_to_write(
     assert [topic.name for topic in store.topics()] == ["there"]
 
 
+def test_columns_that_a_topic_without_a_schema_has_no_place_for_are_refused(store: jjq.Store) -> None:
+    store.create_topic("values")
+    fields = [StructField(name, StringType()) for name in ("value", "carrier", "offset", "delay")]
+    for options in ({"topic": "values"}, {}):
+        given = [*fields, StructField("topic", StringType())]
+        with pytest.raises(
+            SchemaMismatch, match=r"no place for carrier, delay: put .* into value, as by to_json.*drop the rest"
+        ):
+            destination(parse_sink({"path": str(store.path)} | options), StructType(given), streaming=False)
+    into(store, "values", StructType([fields[0], fields[2]]))  # what a read of a topic has beside
+
+
 def test_a_column_that_is_not_written_is_refused_where_spark_cannot_hand_it_over(store: jjq.Store) -> None:
     store.create_topic("values")
-    beside = StructType([StructField("value", StringType()), StructField("x", VariantType())])
-    into(store, "values", beside)
     beside = StructType([StructField("value", StringType()), StructField("x", CalendarIntervalType())])
     with pytest.raises(SchemaMismatch, match="'x' is interval"):
         into(store, "values", beside)

@@ -65,6 +65,10 @@ class Parser(argparse.ArgumentParser):
         if not options:
             return f"; write {' '.join((self.prog, *places))}"
         found = meant(options[0], [*self._option_string_actions, *places])
+        if not found and (commands := meant(options[0], self._commands())):
+            return f"; did you mean {self.prog} {' or '.join(commands)}?"
+        if not found and options[0] in _GROUPS:
+            return "; a subscriber has a position that is kept: jjq pop SUBSCRIBER"
         if found and found[0] in places:
             return f"; {found[0]} has no option before it: {' '.join((self.prog, *places))}"
         return f"; did you mean {' or '.join(found)}?" if found else ""
@@ -92,6 +96,8 @@ class Parser(argparse.ArgumentParser):
             if place == "COMMAND":
                 if below := self._below(given, bool(hint)):
                     hint = f"did you mean {' or '.join(below)}?"
+                elif first := [each for each in self._given[:1] if each.startswith("--") and not self._has(each)]:
+                    hint = self._hint(first).removeprefix("; ")  # Kafka's commands are options: topic --create
                 message = f"there is no command {given!r}; {hint or 'there are ' + ', '.join(names)}"
             elif hint:
                 message += f"; {hint}"
@@ -105,6 +111,7 @@ class Parser(argparse.ArgumentParser):
 _CHOICE = re.compile(r"argument ([^:]+): invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
 
 
+_GROUPS = ("--group", "--group-id", "--consumer-group", "-G")  # Kafka's word where no option has another for it
 _LACKING = "the following arguments are required"
 
 Commands = Any  # argparse has no public name for what add_subparsers returns

@@ -21,7 +21,7 @@ from jjq.errors import StoreError
 
 _datasync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 FULL = "; free some space and try again (docs/operations.md, a full disk)"
-GONE = "the store was removed or moved away while it was open; put it back, and open it again"
+GONE = "was removed or moved away while it was open; put it back, and open it again"
 _ADVICE = {
     errno.ENOSPC: FULL,
     errno.EDQUOT: FULL,
@@ -233,7 +233,7 @@ def sync_dir(path: Path) -> None:
 def make_dirs(path: Path, within: Path | None = None) -> None:
     """A directory and those above it; in a store (`within`) only where that is there: one that was moved away is not begun again."""
     if within is not None and not within.is_dir():
-        raise FileNotFoundError(errno.ENOENT, GONE, str(within))
+        raise FileNotFoundError(errno.ENOENT, f"the store {GONE}", str(within))
     path.mkdir(parents=True, exist_ok=True)
 
 

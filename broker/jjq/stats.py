@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from jjq import ephemeral
+from jjq import ephemeral, files
 from jjq.background import last_turn
 from jjq.channel import Channel
 from jjq.clock import now_us
@@ -39,6 +39,9 @@ Damaged = list[dict[str, Any]]
 
 def stats(store: Store, topic: str | None = None) -> dict[str, Any]:
     """See `Store.stats`."""
+    store.catalog.check_named()  # else the numbers would be of what was moved away, and of what is in its place
+    with files.translated("look at", store.path):
+        free = shutil.disk_usage(store.path).free
     chosen = store.topics() if topic is None else [store.topic(topic)]
     interest = subscriptions(store)
     listening = [
@@ -49,9 +52,7 @@ def stats(store: Store, topic: str | None = None) -> dict[str, Any]:
     damaged: Damaged = []
     return {
         "at": now_us(),
-        "store": {
-            "path": str(store.path), "id": store.id, "disk_free_bytes": shutil.disk_usage(store.path).free,
-        },
+        "store": {"path": str(store.path), "id": store.id, "disk_free_bytes": free},
         "topics": those_there(chosen, lambda each: _topic(store, each), damaged),
         "subscribers": those_there(store.subscribers(topic), _subscriber, damaged),
         "channels": those_there(store.channels(topic), _channel, damaged),

@@ -237,7 +237,7 @@ class SqliteDriver:
         elif (store / "jjq.json").exists():
             why = f"the catalog {self.path} was removed while it was open; put it back or run `jjq repair`, and open the store again"
         else:
-            why = f"{store}: {files.GONE}"
+            why = f"{store} {files.GONE}"
         raise StoreError(why, path=str(self.path), errno=errno.ENOTDIR)
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from jjq import files
 from jjq.errors import JjqError
+from jjq.server.http_errors import without_paths
 from jjq.store import Store
 
 _FRESH_S = 1.0  # an answer is given again for as long, so that asking often costs nothing
@@ -57,18 +58,20 @@ class Health:
     def _answered(self, asked: asyncio.Future[Verdict], verdict: Verdict) -> None:
         if verdict.ok != self._last.ok:
             if verdict.ok:
-                log.warning("the disk is well again")
+                log.warning("the store is well again")
             else:
-                log.error("the disk is not well: %s", verdict.reason)
+                log.error("the store is not well: %s", verdict.reason)
         self._last, self._last_at, self._probing = verdict, time.monotonic(), None
         if not asked.done():
             asked.set_result(verdict)
 
 
 def probe(store: Store) -> Verdict:
-    """Writes a little to a file without a name in the store, syncs it, and looks into the catalog."""
+    """Writes a little to a file without a name in the store, syncs it, and looks into the catalog. A directory that was put in the
+    place of the store takes that too, and nothing that is pushed: only a broker that is started anew serves it."""
     try:
         store.check_open()
+        store.catalog.check_named()
         store.catalog.topic_names()
         if not store.read_only:
             with tempfile.TemporaryFile(dir=store.path) as file:
@@ -77,7 +80,7 @@ def probe(store: Store) -> Verdict:
     except OSError as error:
         return Verdict(False, f"a write to the store failed: {error.strerror or type(error).__name__}")
     except JjqError as error:
-        return Verdict(False, f"the store cannot be used: {error.code}")
+        return Verdict(False, without_paths(error.message, store.path))
     except Exception as error:  # noqa: BLE001 - whatever it is, all is not well
         return Verdict(False, f"the store cannot be used: {type(error).__name__}")
     return Verdict(True, "")

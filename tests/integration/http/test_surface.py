@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import socket
 import ssl
 import subprocess
@@ -59,6 +60,27 @@ def test_health_turns_bad_with_the_disk_and_good_again(front: Front, monkeypatch
     monkeypatch.setattr("jjq.server.health._FRESH_S", 0.0)
     for path in ("/healthz", "/readyz"):
         assert front.json("GET", path) == {"status": "ok"}
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["moved away", "replaced by a copy"])
+def test_health_turns_bad_when_another_store_is_in_the_place_of_this_one(
+    front: Front, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: bool
+) -> None:
+    """As one does who puts back a backup under a broker that runs: it can serve nothing until it is started anew."""
+    monkeypatch.setattr("jjq.server.health._FRESH_S", 0.0)
+    place = front.store.path
+    place.rename(tmp_path / "aside")
+    if copied:
+        shutil.copytree(tmp_path / "aside", place)
+    said = "the store is another store now" if copied else "the store was removed or moved away"
+    for path in ("/healthz", "/readyz"):
+        assert front.json("GET", path, status=503)["reason"].startswith(said)
+    for path in ("/metrics", "/api/stats"):
+        assert front.json("GET", path, status=503)["message"].startswith(said)
+    if copied:
+        shutil.rmtree(place)
+    (tmp_path / "aside").rename(place)
+    assert front.json("GET", "/readyz") == {"status": "ok"}
 
 
 def test_a_disk_that_hangs_is_a_bad_one(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:

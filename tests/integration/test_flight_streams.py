@@ -460,3 +460,19 @@ def test_a_request_that_comes_again_while_it_is_done_waits_for_its_answer() -> N
     for each in threads:
         each.join()
     assert len(told) == 3
+
+
+def test_what_the_disk_refuses_by_flight_is_in_the_log_of_the_broker(
+    front: Front, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else only the clients know, and nobody who looks after the broker."""
+    stream = Appending(front, front.act("create_topic", {"name": "t"})["id"])
+    front.store.path.rename(tmp_path / "aside")
+    with caplog.at_level("WARNING", "jjq.server"):
+        assert "moved away" in stream.value(1, b"a")["error"]["message"]
+        stream.writer.close()
+        assert failure(lambda: front.act("create_topic", {"name": "u"})) is not None
+    (tmp_path / "aside").rename(front.store.path)
+    said = [each.getMessage() for each in caplog.records]
+    assert len(said) == 2
+    assert all(each.startswith("a request by Flight: ") and "moved away" in each for each in said)

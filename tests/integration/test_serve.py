@@ -459,14 +459,27 @@ def test_actions_of_administrators_are_in_the_audit_log_and_in_no_other(store: P
         with jjq.connect(broker.flight, token=token) as remote:
             remote.create_topic("t", partitions=2)  # a plain one may be made by whoever pushes
             remote.delete_topic("t")
+            with pytest.raises(jjq.TopicNotFound):
+                remote.delete_topic("t")
         asked = urllib.request.Request(
             f"{broker.http}/topic/create?topic=u", method="POST", headers={"Authorization": f"Bearer {token}"}
         )
         urllib.request.urlopen(asked).close()
+        gone = urllib.request.Request(
+            f"{broker.http}/api/topics/t", method="DELETE", headers={"Authorization": f"Bearer {token}"}
+        )
+        with pytest.raises(urllib.error.HTTPError) as refusal:
+            urllib.request.urlopen(gone)
+        refusal.value.close()
         written = [json.loads(line) for line in audit.read_text().splitlines()]
         assert [(each["message"], each["caller"], each["topic"]) for each in written] == [
-            ("topic.create", "boss", "t"), ("topic.delete", "boss", "t"), ("topic.create", "boss", "u"),
+            ("topic.create", "boss", "t"), ("topic.delete", "boss", "t"),
+            ("topic.delete", "boss", "t"), ("failed", "boss", "t"), ("topic.create", "boss", "u"),
+            ("topic.delete", "boss", "t"), ("failed", "boss", "t"),
         ]  # fmt: skip
+        assert {(each["action"], each["code"]) for each in written if each["message"] == "failed"} == {
+            ("topic.delete", "topic_not_found")
+        }
         assert broker.log() == []
 
 

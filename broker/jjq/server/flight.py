@@ -177,7 +177,11 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
             call = self._call(context)
             self._check_size(action.body.size)
             body = wire.decode(action.body) if action.body.size else {}
-            return [flight.Result(wire.encode(self._act(call, action.type, body)))]
+            try:
+                return [flight.Result(wire.encode(self._act(call, action.type, body)))]
+            except Exception as error:
+                call.caller.failed(error)
+                raise
 
     def _check_size(self, size: int) -> None:
         """Before a request is taken apart."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 import jjq
 from jjq import wire
 from jjq.catalog.rows import TopicRow
-from jjq.errors import InvalidArgument, JjqError, StoreError, TooManyRequests, TopicNotFound
+from jjq.errors import DamagedSegment, InvalidArgument, JjqError, StoreError, TooManyRequests, TopicNotFound
 from jjq.model import SegmentInfo, StagedFile
 from jjq.server.flight_sessions import SILENCE_S, Session, Sessions
 from jjq.server.guard import NEEDS, Caller, Guard
@@ -32,6 +33,8 @@ _STAGED = 100_000
 MOST_RANGES = 100_000  # of one request, or ticket
 Action = Callable[..., Any]
 ACTIONS: dict[str, Action] = {}
+
+log = logging.getLogger("jjq.server")
 
 
 def action(function: Action) -> Action:
@@ -481,5 +484,7 @@ def verify(call: Call, sample: Any = None) -> dict[str, Any]:
 
 
 def report(error: JjqError, served: Served) -> dict[str, Any]:
-    """An error as it goes to a client."""
+    """An error as it goes to a client. Where the disk or a file is what is wrong, who looks after the broker has to hear it, too."""
+    if isinstance(error, (StoreError, DamagedSegment)):
+        log.warning("a request by Flight: %s", error)
     return wire.pack_error(error, str(served.store.path))

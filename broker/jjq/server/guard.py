@@ -66,6 +66,7 @@ class Caller:
         self.name = name
         self._guard = guard
         self._hash = secret_hash
+        self.begun: list[tuple[str, str | None]] = []  # what was written down, and may yet fail
 
     def __repr__(self) -> str:
         return f"<Caller {self.name}>"
@@ -97,6 +98,12 @@ class Caller:
         if action == "admin":
             audit_log.warning("refused", extra={"fields": {"caller": self.name, "needs": action, "topic": topic}})
         raise Forbidden(f"token {self.name!r} has no {right} for {where}")
+
+    def failed(self, error: Exception) -> None:
+        """Writes down that what this request began was not done, or not all of it."""
+        for action, topic in self.begun:
+            fields = {"caller": self.name, "action": action, "topic": topic, "code": getattr(error, "code", "internal")}
+            audit_log.warning("failed", extra={"fields": fields})
 
     def told(self, error: JjqError) -> JjqError:
         """An error as the caller may see it: who may not see every topic is given no names to choose from."""
@@ -292,5 +299,6 @@ class Guard:
                 self._subscriptions -= 1
 
     def audit(self, caller: Caller, action: str, topic: str | None, **details: Any) -> None:
-        """Writes down that `caller` did something that needs `admin`; `action` is a key of NEEDS."""
+        """Writes down that `caller` does something that needs `admin`, before it is done; `action` is a key of NEEDS."""
+        caller.begun.append((action, topic))
         audit_log.info(action, extra={"fields": {"caller": caller.name, "topic": topic, **details}})

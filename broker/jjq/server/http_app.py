@@ -157,8 +157,11 @@ class App:
             raise _stopping()
         try:
             answer = await operation.handler(request)
-        except (TopicNotFound, SubscriberNotFound) as error:
-            raise request.caller.told(error) from None
+        except Exception as error:
+            request.caller.failed(error)
+            if isinstance(error, (TopicNotFound, SubscriberNotFound)):
+                raise request.caller.told(error) from None
+            raise
         if answer is None:
             return Response(status_code=204)
         return Json(answer) if isinstance(answer, (dict, list)) else answer

@@ -2,11 +2,13 @@
 
 import json
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import jjq
+from jjq.cli import main
 from jjq.server.settings import tokens_in
 from jjq.server.tokens import TokenFile
 from tests.brokers import serving
@@ -107,3 +109,35 @@ def test_the_token_and_certificates_come_from_the_environment(tmp_path: Path, fo
         assert cli.text("tail", "t") == "x\n"
         assert "has no write right for topic 't'" in cli.error("push", "t", stdin="y\n")
         assert "has no admin right for topic 't'" in cli.error("topic", "delete", "t", "--yes")
+
+
+def test_commands_that_wait_outlast_a_broker_that_is_started_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with jjq.open(tmp_path / "store", maintenance=False) as store:
+        store.create_topic("t").push(b"x")
+        store.create_subscriber("t", "s")
+        store.channel("t", "c", create=True).close()
+    monkeypatch.setattr("jjq.cli.arguments._PATIENCE_S", 0.0)  # of those that do not wait
+    commands = (
+        ("pop", "s", "--timeout", "none"), ("peek", "s", "--timeout", "60"), ("subscribe", "news", "-n", "1"),
+        ("channel", "receive", "t", "c", "--timeout", "none"),
+    )  # fmt: skip
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+        monkeypatch.setenv("JJQ_BROKER", f"jjq://127.0.0.1:{port}")
+        with ThreadPoolExecutor(len(commands)) as pool:
+            running = [pool.submit(main, command) for command in commands]
+            gone.accept()[0].close()  # somebody has tried
+            gone.close()
+            with (
+                serving(tmp_path / "store", "--flight-port", str(port), "--no-http") as broker,
+                jjq.connect(broker.flight) as store,
+            ):
+                while not store.publish("news", b"x") and not running[2].done():
+                    pass
+                while not running[0].done():  # it may have taken the record that the one that only looks waits for
+                    store.topic("t").push(b"x")
+                store.topic("t").push(b"x")
+                assert [each.result() for each in running] == [0] * len(commands), capsys.readouterr().err
+    assert capsys.readouterr().out.count("x\n") == len(commands)

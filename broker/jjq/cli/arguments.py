@@ -200,6 +200,11 @@ def open_store(
     return jjq.open(store_path(arguments), create=create, maintenance=stays, create_topics=create_topics)
 
 
+def waits(timeout: float | None) -> bool:
+    """Whether a command that waits so long for a record is one that stays: a broker that is started anew does not end it."""
+    return timeout is None or timeout > _PATIENCE_S
+
+
 def _connect(url: str, retry_s: float) -> jjq.Store:
     # By the environment, where other processes do not see them as they see a command line.
     given = os.environ.get

@@ -25,6 +25,7 @@ from jjq.cli.arguments import (
     seconds,
     start,
     typed,
+    waits,
     without_default,
 )
 from jjq.cli.exits import NOTHING, OK
@@ -276,7 +277,7 @@ def _receive(arguments: argparse.Namespace) -> int:
     left = arguments.count
     room = arguments.count  # so that all of them can be in hand
     with (
-        open_store(arguments) as store,
+        open_store(arguments, stays=waits(arguments.timeout)) as store,
         store.channel(arguments.topic, arguments.name, max_in_flight=room) as channel,
     ):
         if channel.paused or channel.topic.paused:

@@ -9,7 +9,17 @@ import time
 from typing import Any
 
 from jjq.cli import output
-from jjq.cli.arguments import Commands, UsageError, add_command, at_least_one, open_store, or_none, seconds, typed
+from jjq.cli.arguments import (
+    Commands,
+    UsageError,
+    add_command,
+    at_least_one,
+    open_store,
+    or_none,
+    seconds,
+    typed,
+    waits,
+)
 from jjq.cli.exits import NOTHING, OK
 
 
@@ -56,7 +66,8 @@ def _subscribe(arguments: argparse.Namespace) -> int:
     if not arguments.names and not arguments.pattern:
         raise UsageError("name what to subscribe to, or a --pattern; --pattern '*' takes all")
     came = 0
-    with open_store(arguments) as store, store.pubsub(ignore_subscribe_messages=True) as subscription:
+    stays = waits(arguments.timeout)
+    with open_store(arguments, stays=stays) as store, store.pubsub(ignore_subscribe_messages=True) as subscription:
         if arguments.names:
             subscription.subscribe(*arguments.names)
         if arguments.pattern:

@@ -23,6 +23,7 @@ from jjq.cli.arguments import (
     seconds,
     start,
     typed,
+    waits,
 )
 from jjq.cli.exits import NOTHING, OK
 from jjq.cli.records import add_output, writer_for
@@ -102,7 +103,8 @@ def _add_timeout(parser: argparse.ArgumentParser) -> None:
 
 
 def _pop(arguments: argparse.Namespace) -> int:
-    with open_store(arguments) as store, store.subscriber(arguments.subscriber) as subscriber:
+    stays = waits(arguments.timeout)
+    with open_store(arguments, stays=stays) as store, store.subscriber(arguments.subscriber) as subscriber:
         writer = writer_for(arguments)
         for number in range(arguments.count):
             record = subscriber.pop(timeout=arguments.timeout)
@@ -117,7 +119,8 @@ def _pop(arguments: argparse.Namespace) -> int:
 
 
 def _peek(arguments: argparse.Namespace) -> int:
-    with open_store(arguments) as store, store.subscriber(arguments.subscriber) as subscriber:
+    stays = waits(arguments.timeout)
+    with open_store(arguments, stays=stays) as store, store.subscriber(arguments.subscriber) as subscriber:
         record = subscriber.peek(timeout=arguments.timeout)
         if record is None:
             return NOTHING

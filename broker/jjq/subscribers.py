@@ -42,7 +42,9 @@ def create(
             )
         return Subscriber(store, topic, known)
     of = f" of topic {known.topic!r}" if known is not None else ""
-    raise SubscriberExists(f"there is a subscriber {chosen!r}{of} already; use it with store.subscriber({chosen!r})")
+    other = known is not None and known.topic_id != topic.id
+    advice = "give this one another name" if other else f"use it with store.subscriber({chosen!r})"
+    raise SubscriberExists(f"there is a subscriber {chosen!r}{of} already; {advice}")
 
 
 def find(store: Store, name: str) -> Subscriber:

@@ -54,7 +54,7 @@ def test_a_name_is_taken_once_and_can_be_asked_for_again(store: jjq.Store, topic
     kept = store.create_subscriber("letters", "s", start="latest", exist_ok=True)
     assert (kept.id, kept.positions()) == (made.id, {0: 1})
     store.create_topic("other")
-    with pytest.raises(jjq.SubscriberExists, match="of topic 'letters'"):
+    with pytest.raises(jjq.SubscriberExists, match="of topic 'letters' already; give this one another name"):
         store.create_subscriber("other", "s", exist_ok=True)
 
 

@@ -59,6 +59,19 @@ def test_so_does_a_list_of_no_tokens(cli: Cli) -> None:
     assert cli.json("token", "list") == []
 
 
+@pytest.mark.embedded
+def test_a_token_that_was_rotated_shows_how_long_the_old_one_is_good(cli: Cli) -> None:
+    cli.text("token", "create", "a", "--read", "*")
+    cli.text("token", "create", "b", "--read", "*")
+    cli.text("token", "rotate", "a")
+    cli.text("token", "rotate", "b", "--keep", "none")
+    head, *rows = cli.text("token", "list").splitlines()
+    assert head.endswith("OLD ONE UNTIL")
+    until = {each["name"]: each["previous_until"] for each in cli.json("token", "list")}
+    assert until["b"] is None
+    assert [row.split()[-1] for row in rows] == [until["a"], "-"]
+
+
 def _said(cli: Cli, *arguments: str) -> tuple[str, str]:
     """What it prints, and how its line on the standard error begins."""
     done = cli.run(*arguments, said=True)

@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import itertools
 import json
+import os
 import resource
 import signal
 import socket
@@ -143,9 +144,8 @@ def test_other_machines_are_not_let_in_without_tls_and_tokens_unless_told_so(
     tls = ("--tls-cert", certificates.server, "--tls-key", certificates.server_key)
     code, said = refused(store, "--host", "0.0.0.0")
     assert code == 2
-    assert "no TLS" in said
-    assert "no tokens" in said
-    assert "no TLS" not in refused(store, "--host", "0.0.0.0", *tls)[1]
+    assert "and there is no TLS (--tls-cert and --tls-key) and there are no tokens (" in said
+    assert "and there are no tokens (" in refused(store, "--host", "0.0.0.0", *tls)[1]
     token_of(store, "a", read="*")
     assert "no tokens" not in refused(store, "--host", "0.0.0.0")[1]
     with serving(store, "--host", "0.0.0.0", *tls):
@@ -196,7 +196,22 @@ def test_a_certificate_that_has_expired_or_soon_does_is_warned_of(
 def test_tokens_that_are_said_to_be_somewhere_must_be_there(store: Path, tmp_path: Path) -> None:
     code, said = refused(store, "--tokens", tmp_path / "nowhere.json")
     assert code == 2
-    assert "`jjq token create`" in said
+    assert f"`jjq token create NAME --tokens {tmp_path / 'nowhere.json'}`" in said
+
+
+def test_a_store_that_can_only_be_read_is_served_and_warned_of(store: Path) -> None:
+    """As the user of a service finds it whose store root has made."""
+    jjq.open(store).close()
+    store.chmod(0o555)
+    through = ("setpriv", "--bounding-set", "-dac_override") if os.geteuid() == 0 else ()  # root may write everywhere
+    try:
+        with serving(store, through=through) as broker:
+            with jjq.connect(broker.flight) as remote, pytest.raises(jjq.StoreReadOnly):
+                remote.create_topic("t")
+            (warning,) = [each["message"] for each in broker.log() if each["level"] == "warning"]
+            assert warning.startswith(f"this process may not write to {store}: ")
+    finally:
+        store.chmod(0o755)
 
 
 def test_systemd_is_told_when_it_is_ready_and_when_it_stops(store: Path, tmp_path: Path) -> None:

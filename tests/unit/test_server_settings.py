@@ -140,6 +140,7 @@ def test_a_wrong_value_is_refused_wherever_it_stands(name: str, tmp_path: Path) 
     [
         ({"tls_cert": "c"}, "go together"), ({"tls_key": "k"}, "go together"),
         ({"tls_client_ca": "c"}, "needs tls_cert"), ({"flight": False, "http": False}, "nothing to serve"),
+        ({"flight_port": 4751}, "are both 4751: each needs one of its own"),
         ({"flight_port": "x"}, "--flight-port: "), ({"hot_bytes": "1 apple"}, "--hot-bytes: .* is no size"),
     ],
 )  # fmt: skip

@@ -10,7 +10,7 @@ from jjq.cli import output
 from jjq.cli.arguments import Commands, Parser, add_command, add_group, add_yes, at_least_one, confirm, or_none, typed
 from jjq.cli.exits import OK
 from jjq.cli.serving import add_config, settings_of
-from jjq.clock import iso, parse_duration
+from jjq.clock import iso, now_us, parse_duration
 from jjq.server.tokens import ACTIONS, Token, TokenFile
 from jjq.values import size
 
@@ -113,12 +113,12 @@ def _list(arguments: argparse.Namespace) -> int:
         output.document([_facts(each) for each in found])
         return OK
     output.table(
-        ("TOKEN", "READ", "WRITE", "ADMIN", "RECORDS/S", "BYTES/S", "MADE", "EXPIRES"),
+        ("TOKEN", "READ", "WRITE", "ADMIN", "RECORDS/S", "BYTES/S", "MADE", "EXPIRES", "OLD ONE UNTIL"),
         [
             (
                 each.name, *(" ".join(getattr(each, action)) or None for action in ACTIONS),
                 output.number(each.records_per_s), output.size(each.bytes_per_s), iso(each.created_at),
-                output.instant(each.expires_at),
+                output.instant(each.expires_at), output.instant(each.previous_until if each.previous_until > now_us() else None),
             )
             for each in found
         ],

@@ -207,6 +207,10 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     "array": lambda value: isinstance(value, list),
     "null": lambda value: value is None,
 }
+_WORDS = {
+    "string": "a text", "integer": "a whole number", "number": "a number", "boolean": "true or false",
+    "object": "an object", "array": "a list", "null": "null",
+}  # fmt: skip
 
 
 def check(value: Any, schema: Schema, where: str) -> None:
@@ -216,7 +220,8 @@ def check(value: Any, schema: Schema, where: str) -> None:
     if kinds is not None:
         listed = [kinds] if isinstance(kinds, str) else kinds
         if not any(_KINDS[kind](value) for kind in listed):
-            raise RequestError(f"{where} must be {' or '.join(listed)}, not {shown(value)}")
+            words = " or ".join(_WORDS[kind] for kind in listed)
+            raise RequestError(f"{where} must be {words}, not {shown(value)}")
     if "enum" in schema and value not in schema["enum"]:
         raise RequestError(f"{where} must be one of {', '.join(map(str, schema['enum']))}, not {shown(value)}")
     if isinstance(value, str):
@@ -235,7 +240,7 @@ def check(value: Any, schema: Schema, where: str) -> None:
                 f"{where} must have {schema.get('minItems', 0)} to {schema.get('maxItems', 'any')} items"
             )
         for i, each in enumerate(value):
-            check(each, schema["items"], f"{where}[{i}]")
+            check(each, schema["items"], f"item {i} of {where}")
     elif isinstance(value, dict):
         _check_object(value, schema, where)
 
@@ -248,12 +253,12 @@ def _check_object(value: dict[str, Any], schema: Schema, where: str) -> None:
             raise RequestError(f"{where} lacks {name!r}; it takes {', '.join(known)}")
     for name, each in value.items():
         if name in known:
-            check(each, known[name], f"{where}.{name}")
+            check(each, known[name], f"{name!r} of {where}")
         elif rest is False:
             hint = did_you_mean(name, known, "'") or f"there are {', '.join(known)}"
             raise RequestError(f"{where} has {shown(name)}, which is nothing there; {hint}")
         elif rest is not True:
-            check(each, rest, f"{where}.{name}")
+            check(each, rest, f"{name!r} of {where}")
 
 
 def parse_json(data: bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:

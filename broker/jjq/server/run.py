@@ -101,6 +101,11 @@ class Broker:
         log.info("ready", extra={"fields": said})
         if not settings.on_loopback and not (settings.tls and guard.needs_tokens):
             log.warning("other machines can reach this broker without TLS or without tokens, as allow_insecure says")
+        if self._store.read_only:
+            log.warning(
+                "this process may not write to %s: what changes something is refused. Give its user the directory and all that is in it "
+                "(chown -R), or start it as the user they belong to", self._store.path,
+            )  # fmt: skip
         return found
 
     def _start(self, front: Front, name: str) -> int:
@@ -109,12 +114,12 @@ class Broker:
         except OSError as error:
             wanted = getattr(self.settings, f"{name}_port")
             why = (error.strerror or str(error)).partition(" (while")[0]  # Python says once more where that was
-            no_address = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
-            hint = (
-                "--host takes an address of this machine"
-                if no_address
-                else f"give another --{name}-port, or end what listens there"
-            )
+            if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+                hint = "--host takes an address of this machine"
+            elif error.errno == errno.EACCES:
+                hint = f"give another --{name}-port: those below 1024 are root's"
+            else:
+                hint = f"give another --{name}-port, or end what listens there"
             raise InvalidArgument(
                 f"cannot listen on {self.settings.host}:{wanted} for {name}: {why}; {hint}"
             ) from error
@@ -237,18 +242,19 @@ class _Signals:
 def check_exposure(settings: ServerSettings, has_tokens: bool) -> None:
     """Raises InvalidArgument for a broker that other machines could use without TLS or without tokens, unless told to."""
     if settings.tokens is not None and not has_tokens:
-        raise InvalidArgument(f"there are no tokens in {settings.tokens}; make one with `jjq token create`")
+        raise InvalidArgument(
+            f"there are no tokens in {settings.tokens}; make one with `jjq token create NAME --tokens {settings.tokens}`"
+        )
     if settings.on_loopback or settings.allow_insecure:
         return
     missing = []
     if not settings.tls:
-        missing.append("TLS (--tls-cert and --tls-key)")
+        missing.append("there is no TLS (--tls-cert and --tls-key)")
     if not has_tokens:
-        missing.append("tokens (`jjq token create`)")
+        missing.append("there are no tokens (`jjq token create`)")
     if missing:
         raise InvalidArgument(
-            f"{settings.host} can be reached from other machines, and there is no {' and there are no '.join(missing)}; "
-            f"add that, or say --allow-insecure"
+            f"{settings.host} can be reached from other machines, and {' and '.join(missing)}; add that, or say --allow-insecure"
         )
 
 

@@ -103,6 +103,8 @@ class ServerSettings:
             raise InvalidArgument("host must be an address to listen on, such as 127.0.0.1 or 0.0.0.0")
         if not (self.flight or self.http):
             raise InvalidArgument("there is nothing to serve: flight and http are both off")
+        if self.flight and self.http and self.flight_port == self.http_port != 0:
+            raise InvalidArgument(f"flight_port and http_port are both {self.http_port}: each needs one of its own")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidArgument("tls_cert and tls_key go together: a certificate, and its key")
         if self.tls_client_ca is not None and self.tls_cert is None:

@@ -56,6 +56,7 @@ def test_a_channel_is_made_with_settings_and_changed(front: Front) -> None:
     assert (made["name"], made["topic"], made["max_attempts"], made["ack_timeout"]) == ("workers", "orders", 2, 5.0)
     assert front.json("PUT", path, json={"max_attempts": None})["max_attempts"] is None
     assert front.json("GET", path)["counts"]["depth"] == 0
+    assert front.json("PUT", path)["max_attempts"] is None  # without a body nothing is changed
     assert [each["name"] for each in front.json("GET", "/api/channels")["channels"]] == ["workers"]
     front.json("DELETE", path, status=204)
     assert front.code("GET", path) == (404, "channel_not_found")
@@ -180,3 +181,19 @@ def test_lists_leave_out_what_is_deleted_while_they_are_made(
 
     monkeypatch.setattr(module, "_described", last)
     assert [each["name"] for each in front.json("GET", f"/api/{kind}")[kind]] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("subscribers", ["a"], "the body must be an object, not ['a']"),
+        ("subscribers/s/commit", {"next": 4}, "'next' of the body must be a text, not 4"),
+        ("subscribers/s/commit", None, "the body lacks 'next'; it takes next"),
+        ("topics/t/channels/c/ack", {"deliveries": [1]}, "item 0 of 'deliveries' of the body must be a text, not 1"),
+    ],
+)
+def test_what_is_wrong_in_a_body_is_said_in_words(front: Front, path: str, body: Any, said: str) -> None:
+    front.json("POST", "/api/topics", status=201, json={"name": "t"})
+    front.json("POST", "/api/subscribers", status=201, json={"topic": "t", "name": "s"})
+    front.json("PUT", "/api/topics/t/channels/c")
+    assert front.json("POST", f"/api/{path}", status=400, json=body)["message"].startswith(said)

@@ -256,6 +256,13 @@ def test_the_pod_asks_paths_that_there_are_and_runs_as_the_images_user() -> None
     assert f"EXPOSE {' '.join(str(each['containerPort']) for each in container['ports'])}\n" in image
 
 
+def test_the_unit_lets_the_broker_write_where_the_file_of_settings_has_its_example_of_an_audit_log() -> None:
+    (place,) = re.findall(r'(?m)^#audit_log = "(.+)"$', CONFIG.read_text(encoding="utf-8"))
+    unit = (ROOT / "conf" / "jjq.service").read_text(encoding="utf-8")
+    (directory,) = re.findall(r"(?m)^LogsDirectory=(.+)$", unit)
+    assert Path(place).parent == Path("/var/log") / directory
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
 def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
     text = (ROOT / "conf" / "jjq.service").read_text(encoding="utf-8")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import importlib
 import json
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -476,3 +479,25 @@ def test_what_the_disk_refuses_by_flight_is_in_the_log_of_the_broker(
     said = [each.getMessage() for each in caplog.records]
     assert len(said) == 2
     assert all(each.startswith("a request by Flight: ") and "moved away" in each for each in said)
+
+
+PUSHES = """
+import sys
+import jjq
+with jjq.connect(sys.argv[1]) as store:
+    topic = store.create_topic("t")
+    topic.push("text")
+    topic.push(None, key=b"k")
+    topic.push_many([b"v", None, b"w"], keys=[None, b"k", b"l"])
+sys.exit("pandas" in sys.modules)
+"""
+
+
+def test_a_first_push_through_a_broker_does_not_wait_for_pandas(tmp_path: Path) -> None:
+    importlib.import_module("pandas")  # it is there to be imported
+    with serving(tmp_path / "store", "--no-http") as broker:
+        subprocess.run([sys.executable, "-c", PUSHES, broker.flight], check=True)
+    with jjq.open(tmp_path / "store", maintenance=False) as store:
+        rows = store.topic("t").read(metadata=["_key"]).read_all()
+    assert rows["value"].to_pylist() == [b"text", None, b"v", None, b"w"]
+    assert rows["_key"].to_pylist() == [None, b"k", None, b"k", b"l"]

@@ -6,6 +6,7 @@ import contextlib
 import random
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,8 @@ from pyarrow import flight
 from jjq import wire
 from jjq.client.connection import Connection, never_end
 from jjq.headers import headers_array, null_headers
-from jjq.log.requests import Append, MorePartitions
+from jjq.log.format import listed
+from jjq.log.requests import TEMPLATE_ROWS, Append, MorePartitions
 from jjq.schema import HEADERS, PLAIN
 
 # An open stream keeps a thread of the broker. To open one takes about as long as to append.
@@ -100,7 +102,7 @@ class Streams:
                     "partition": partition, "among": among, "since": since, "broker": broker, "id": number.id,
                     "done": number.done, "again": True,
                 }  # fmt: skip
-                batch = pa.RecordBatch.from_arrays([_NO_KEY, _NO_HEADERS, pa.array([value], pa.binary())], schema=PLAIN)
+                batch = pa.RecordBatch.from_arrays([_NO_KEY, _NO_HEADERS, _byte_strings([value])], schema=PLAIN)
                 return self._send(client, key, PLAIN, batch, wire.encode(about))
 
             return self._told(key[0], partition, self._connection.persist(act, safe=False))
@@ -190,6 +192,15 @@ def _batch(request: Append) -> pa.RecordBatch:
     if request.batch is not None:
         return request.batch
     rows = request.rows
-    keys = pa.nulls(rows, pa.binary()) if request.keys.count(None) == rows else pa.array(request.keys, pa.binary())
     headers = null_headers(rows) if request.headers is None else headers_array(request.headers).cast(HEADERS)
-    return pa.RecordBatch.from_arrays([keys, headers, pa.array(request.values, pa.binary())], schema=PLAIN)
+    return pa.RecordBatch.from_arrays(
+        [_byte_strings(request.keys), headers, _byte_strings(request.values)], schema=PLAIN
+    )
+
+
+def _byte_strings(items: Sequence[bytes | None]) -> pa.Array:
+    if len(items) > TEMPLATE_ROWS:
+        return pa.array(items, pa.binary())
+    nulls, bits, ends, data = listed(items)
+    buffers = [pa.py_buffer(bits) if nulls else None, pa.py_buffer(ends), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), len(items), buffers, nulls)

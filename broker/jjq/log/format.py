@@ -344,6 +344,22 @@ def _nothing(rows: int) -> _Column:
     return rows, bytes((rows + 7) // 8), bytes(4 * (rows + 1)), b""
 
 
+def listed(items: Sequence[bytes | None]) -> _Column:
+    """The column of these. Without pa.array, which imports pandas where it is installed: the first push would wait half a second for that."""
+    nulls = items.count(None)
+    if nulls == len(items):
+        return _nothing(nulls)
+    bits = bytearray()
+    present: Sequence[bytes] = items  # type: ignore[assignment]
+    if nulls:
+        bits = bytearray((len(items) + 7) // 8)
+        for i, item in enumerate(items):
+            if item is not None:
+                bits[i >> 3] |= 1 << (i & 7)
+        present = [item or b"" for item in items]
+    return nulls, bits, struct.pack(f"<{len(items) + 1}i", 0, *accumulate(map(len, present))), b"".join(present)
+
+
 def _laid_out(column: pa.Array) -> _Column | None:
     """The buffers of a column of byte strings as a message has them; None where it is a part of another."""
     rows, nulls = len(column), column.null_count
@@ -370,7 +386,7 @@ class RowsTemplate:
     _NODES = 7
 
     def __init__(self, schema: pa.Schema) -> None:
-        # Without pa.array, which imports pandas where it is installed: the first push would wait half a second for that.
+        # Without pa.array, as in `listed`.
         byte = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"v")])
         stamp = pa.Array.from_buffers(schema.field(0).type, 1, [None, pa.py_buffer(bytes(8))])
         headers = pa.nulls(1, schema.field(2).type)
@@ -415,12 +431,12 @@ class RowsTemplate:
     def encode(self, stamps: Sequence[int], keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> Encoded:
         rows = len(stamps)
         packed = struct.pack(f"<{rows}q", *stamps)
-        return self._encode(rows, packed, min(stamps), max(stamps), self._listed(keys), self._listed(values))
+        return self._encode(rows, packed, min(stamps), max(stamps), listed(keys), listed(values))
 
     def encode_values(self, values: Sequence[bytes | None]) -> Encoded:
         """`encode` of rows of nothing but a value at the time 0, which is to be written over."""
         rows = len(values)
-        return self._encode(rows, bytes(8 * rows), 0, 0, _nothing(rows), self._listed(values))
+        return self._encode(rows, bytes(8 * rows), 0, 0, _nothing(rows), listed(values))
 
     def encode_batch(self, batch: pa.RecordBatch) -> Encoded | None:
         """`encode` of many rows of (key, headers, value) at the time 0, which is to be written over. None where there are headers,
@@ -473,21 +489,6 @@ class RowsTemplate:
         message = bytearray().join((front, value, _PADDING[padding]))
         _CRC_IN_PLACE.pack_into(message, self._crc_at, b2a_base64(_ACTIVE_CRC.pack(crc32c(message)), newline=False))
         return message
-
-    @staticmethod
-    def _listed(items: Sequence[bytes | None]) -> _Column:
-        nulls = items.count(None)
-        if nulls == len(items):
-            return _nothing(nulls)
-        bits = bytearray()
-        present: Sequence[bytes] = items  # type: ignore[assignment]
-        if nulls:
-            bits = bytearray((len(items) + 7) // 8)
-            for i, item in enumerate(items):
-                if item is not None:
-                    bits[i >> 3] |= 1 << (i & 7)
-            present = [item or b"" for item in items]
-        return nulls, bits, struct.pack(f"<{len(items) + 1}i", 0, *accumulate(map(len, present))), b"".join(present)
 
     def rows_at(self, data: bytes, positions: Sequence[int]) -> tuple[list[bytes | None], list[bytes | None]]:
         """Keys and values of one-row messages of this layout that begin at `positions` of verified bytes."""

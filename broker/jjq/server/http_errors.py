@@ -47,6 +47,22 @@ _PASSING = frozenset(("stopping", "request_timeout"))  # the same request may su
 # What of this server's own paths stands in a message is none of a file.
 _PATH = re.compile(r"(?<![\w.:/}])/(?!(?:api|topic|channel|static)/)(?:[\w.@+-]+/)+[\w.@+-]*")
 _SHOWN = ("topic", "partition", "asked", "earliest", "lost", "expired", "retry_after", "channel")
+# What is said of Python's calls, and of requests.
+_SAID = (
+    ("; pass exist_ok=True to use it as it is", '; with "exist_ok": true it is used as it is'),
+    ("raise the limit with alter_topic", "raise the limit by PATCH /api/topics/TOPIC"),
+    (
+        "Add one with alter_topic(add_columns=...)",
+        'Add one by PATCH /api/topics/TOPIC with {"add_columns": {NAME: TYPE}}',
+    ),
+    ("add some with alter_topic", 'add some by PATCH /api/topics/TOPIC with {"partitions": N}'),
+    ("make it with create=True", "make it by PUT /api/topics/TOPIC/channels/CHANNEL"),
+    ("; read from 'earliest', or with on_data_loss='skip'", "; read with start=earliest, or on_data_loss=skip"),
+)
+_SEEK = re.compile(r"store\.subscriber\('([^']*)'\)\.seek\(\{(\d+): (\d+)\}\)")
+_HANDLE = re.compile(
+    r"; use it with store\.subscriber\('[^']*'\)|; get it again with store\.topic\('[^']*'\), if it was made again"
+)
 
 
 class RequestError(InvalidArgument):
@@ -70,7 +86,7 @@ def status_of(error: JjqError) -> int:
 def body_of(error: JjqError, store: Path) -> dict[str, Any]:
     """What a client gets of an error."""
     found: dict[str, Any] = {
-        "code": error.code, "message": shortened(without_paths(error.message, store)), "retryable": error.retryable,
+        "code": error.code, "message": shortened(for_http(without_paths(error.message, store))), "retryable": error.retryable,
     }  # fmt: skip
     details = {name: error.details[name] for name in _SHOWN if error.details.get(name) is not None}
     return found | ({"details": details} if details else {})
@@ -88,3 +104,11 @@ def without_paths(text: str, store: Path) -> str:
     """A message without the places of files: the store is called that, and so is what is in it."""
     inside = re.compile(rf"{re.escape(str(store))}(?:/[^\s:;,'\")]*)?")
     return _PATH.sub("(a file)", inside.sub("the store", text).replace(" in the store;", ";"))
+
+
+def for_http(message: str) -> str:
+    """An error's message in the words of requests, where it says what to call in Python."""
+    for python, request in _SAID:
+        message = message.replace(python, request)
+    message = _SEEK.sub(r'POST /api/subscribers/\1/seek with {"start": {"\2": \3}}', message)
+    return _HANDLE.sub("", message)

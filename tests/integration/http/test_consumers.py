@@ -197,3 +197,25 @@ def test_what_is_wrong_in_a_body_is_said_in_words(front: Front, path: str, body:
     front.json("POST", "/api/subscribers", status=201, json={"topic": "t", "name": "s"})
     front.json("PUT", "/api/topics/t/channels/c")
     assert front.json("POST", f"/api/{path}", status=400, json=body)["message"].startswith(said)
+
+
+def test_errors_say_what_to_request_and_not_what_to_call_in_python(front: Front) -> None:
+    bounds = {"segment_rows": 1, "retention_segments": 1}
+    front.json("POST", "/api/topics", status=201, json={"name": "t", "schema": {"a": "int32"}, **bounds})
+    made = {"topic": "t", "name": "s"}
+    front.json("POST", "/api/subscribers", status=201, json=made)
+    for a in range(3):
+        front.json("POST", "/api/topics/t/records", json={"value": {"a": a}})
+    while front.store.topic("t").offsets()[0].start < 2:
+        front.store.maintain()  # or the broker, which is at it by itself
+    asked: list[tuple[str, str, Any]] = [
+        ("POST", "/api/topics", {"name": "t"}), ("POST", "/api/subscribers", made), ("GET", "/api/topics/t/channels/c", None),
+        ("POST", "/api/topics/t/records", {"value": {"b": 1}}), ("POST", "/api/subscribers/s/pop", None),
+    ]  # fmt: skip
+    said = [front.client.request(method, path, json=body).json()["message"] for method, path, body in asked]
+    assert said[0].endswith('; with "exist_ok": true it is used as it is')
+    assert said[1].endswith("already")
+    assert said[2].endswith("make it by PUT /api/topics/TOPIC/channels/CHANNEL")
+    assert said[3].endswith('Add one by PATCH /api/topics/TOPIC with {"add_columns": {NAME: TYPE}}')
+    assert 'POST /api/subscribers/s/seek with {"start": {"0": 2}} goes on from there' in said[4]
+    assert not [each for each in said if "store." in each or "=True" in each or "alter_topic" in each]

@@ -234,8 +234,10 @@ _CHANNEL = {
     "depth": ("gauge", "Records that wait for a consumer."), "in_flight": ("gauge", "Records in consumers' hands."),
     "deferred": ("gauge", "Records that wait for their time."), "delivered": ("counter", "Deliveries."),
     "acked": ("counter", "Records acknowledged."), "requeued": ("counter", "Records given back."),
-    "timed_out": ("counter", "Deliveries whose time was over."), "dead": ("counter", "Records given up."),
-    "lost": ("counter", "Records gone before they were acknowledged."),
+    "timed_out": ("counter", "Deliveries whose time was over."),
+    "returned": ("counter", "Records given back by consumers that closed or died."), "dead": ("counter", "Records given up."),
+    "lost": ("counter", "Records gone before they were acknowledged."), "consumers": ("gauge", "Consumers that are there."),
+    "paused": ("gauge", "1 where it is paused, by itself or with its topic."),
 }  # fmt: skip
 
 
@@ -254,7 +256,16 @@ def _metrics(found: dict[str, Any], counters: Counters, healthy: bool) -> Iterat
     yield from _family("jjq_topic_segments", "gauge", "Segments.", states)
     names = {"subscriber": "name", "topic": "topic"}
     yield from _families("jjq_subscriber_lag", _SUBSCRIBER, found["subscribers"], names)
-    yield from _families("jjq_channel", _CHANNEL, found["channels"], {"channel": "name", "topic": "topic"})
+    paused = {topic["name"] for topic in found["topics"] if topic["paused"]}
+    channels = [
+        each | {"consumers": len(each["consumers"]), "paused": int(each["paused"] or each["topic"] in paused)}
+        for each in found["channels"]
+    ]
+    yield from _families("jjq_channel", _CHANNEL, channels, {"channel": "name", "topic": "topic"})
+    turn = found["maintenance"]
+    about = "Seconds since maintenance was last done in the background."
+    age = None if turn is None else (found["at"] - turn["at"]) / 1e6
+    yield from _family("jjq_maintenance_age_seconds", "gauge", about, [({}, age)])
     broker = found["broker"]
     yield from _family("jjq_http_streams", "gauge", "Clients being sent events.", [({}, broker["streams"])])
     yield from _family("jjq_http_waiting_bytes", "gauge", "Bytes that wait for them.", [({}, broker["waiting_bytes"])])

@@ -18,6 +18,8 @@ import pyarrow as pa
 import pytest
 
 from jjq import files
+from jjq.background import LAST_TURN
+from jjq.clock import now_us
 from jjq.server.health import Health
 from jjq.server.http_app import all_operations
 from jjq.server.http_errors import STATUS, without_paths
@@ -451,6 +453,9 @@ def test_metrics_are_as_prometheus_reads_them(front: Front) -> None:
     front.client.post("/pub?topic=orders", content=b"hello")
     front.json("PUT", "/api/topics/orders/channels/workers", json={})
     front.json("POST", "/api/subscribers", status=201, json={"topic": "orders", "name": "billing"})
+    front.json("POST", "/api/topics/orders/channels/workers/receive")
+    front.json("POST", "/api/topics/orders/pause", status=204)
+    front.store.catalog.set_meta(LAST_TURN, json.dumps({"at": now_us() - 5_000_000}))
     answer = front.client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     kinds, samples = {}, {}
@@ -466,7 +471,13 @@ def test_metrics_are_as_prometheus_reads_them(front: Front) -> None:
             samples[match[1], match[2] or ""] = float(match[3])
     assert samples["jjq_topic_records", 'topic="orders"'] == 1
     assert samples["jjq_subscriber_lag_records", 'subscriber="billing",topic="orders"'] == 1
-    assert samples["jjq_channel_depth", 'channel="workers",topic="orders"'] == 1
+    workers = 'channel="workers",topic="orders"'
+    found = [
+        samples[f"jjq_channel_{each}", workers]
+        for each in ("depth", "in_flight", "consumers", "paused", "returned_total")
+    ]
+    assert found == [0, 1, 1, 1, 0]
+    assert samples["jjq_maintenance_age_seconds", ""] >= 5
     assert samples["jjq_http_requests_total", 'operation="pub",status="200"'] == 1
     assert samples["jjq_healthy", ""] == 1
     assert all(kind == "counter" for name, kind in kinds.items() if name.endswith("_total"))

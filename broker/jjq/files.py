@@ -231,8 +231,9 @@ def sync_dir(path: Path) -> None:
 
 
 def make_dirs(path: Path, within: Path | None = None) -> None:
-    """A directory and those above it; in a store (`within`) only where that is there: one that was moved away is not begun again."""
-    if within is not None and not within.is_dir():
+    """A directory and those above it; in a store (`within`) only where that is there: one that was moved away is not begun again, nor
+    what lies in its place made one."""
+    if within is not None and not (within / "jjq.json").exists():
         raise FileNotFoundError(errno.ENOENT, f"the store {GONE}", str(within))
     path.mkdir(parents=True, exist_ok=True)
 

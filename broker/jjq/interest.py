@@ -98,7 +98,7 @@ def subscriptions(store: Store) -> list[tuple[set[str], dict[str, re.Pattern[str
     directory = registry(store)
     try:
         notes = sorted(path for path in directory.iterdir() if path.suffix == NOTE)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     for note in notes:
         if not alive(note.with_suffix(LOCK)):

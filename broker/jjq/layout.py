@@ -128,7 +128,7 @@ def catalog_is_lost(store: Path) -> bool:
     try:
         if path.stat().st_size:
             return False
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         pass
     # A store is founded with an empty `topics/`, before it has a catalog.
     return bool(topic_directories(store)) or not (store / "topics").is_dir()

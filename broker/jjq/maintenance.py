@@ -77,6 +77,7 @@ class Maintenance:
         self.removal = Removal(store, self.report, self._grace_us, self.now, self._topic_file_agrees)
 
     def __enter__(self) -> Maintenance:
+        self._catalog.check_named()  # before anything is removed from another store, or the backup of its catalog replaced
         path = self._store.path / layout.MAINTENANCE_LOCK
         try:
             with files.translated("lock", path):

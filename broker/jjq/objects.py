@@ -122,6 +122,7 @@ def push_kept(
 def pushing(store: Store) -> Iterator[None]:
     """Shared with all who push objects, and awaited by nobody: as long as it is held, no clock makes their rows old."""
     path = store.path / layout.OBJECTS_LOCK
+    store.catalog.check_named()  # before anything is made in another store, or in none
     with files.translated("lock", path):
         fd = files.open_lock(path)
     try:

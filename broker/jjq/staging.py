@@ -24,11 +24,13 @@ from jjq.errors import InvalidArgument, SchemaMismatch, StagedFileMissing, Write
 from jjq.headers import header_column, null_headers
 from jjq.log.format import crc32c
 from jjq.log.sealed import BATCH_BYTES, SealedWriter, file_crc, sealed_path
+from jjq.log.stream import missing_directory
 from jjq.model import Commit, Segment, StagedFile, check_name
 from jjq.schema import RAW, SYSTEM_FIELDS, TIMESTAMP, cast, conform, decoded, physical, to_table, without_index
 from jjq.values import each_of, flag, shown, whole
 
 if TYPE_CHECKING:
+    from jjq.catalog.base import Catalog
     from jjq.store import Store
     from jjq.topic import Topic
 
@@ -91,7 +93,7 @@ class Stage:
                 self._done.extend(stage.finish())  # columns were added meanwhile, and a file has one schema
                 stage = None
             if stage is None:
-                stage = self._writers[own.id, index] = _PartitionStage(own, index, self._owner)
+                stage = self._writers[own.id, index] = _PartitionStage(own, index, self._owner, self._store.catalog)
             self._done.extend(stage.add(batch))
 
     def finish(self) -> list[StagedFile]:
@@ -118,8 +120,8 @@ class Stage:
 class _PartitionStage:
     """The sealed files of one partition."""
 
-    def __init__(self, topic: Topic, partition: int, owner: tuple[str, int] | None) -> None:
-        self.topic, self.partition = topic, partition
+    def __init__(self, topic: Topic, partition: int, owner: tuple[str, int] | None, catalog: Catalog) -> None:
+        self.topic, self.partition, self._catalog = topic, partition, catalog
         self.directory = topic.directory(partition)
         self._owner = owner
         self.schema_version, self._schema = topic.schema_version, physical(topic.schema)
@@ -148,7 +150,12 @@ class _PartitionStage:
         name = uuid.uuid4().hex
         note = {"staged": name, "topic": self.topic.id, "partition": self.partition, "owner": self._owner}
         note_path = self.directory / f"{name}.json"
-        fd = files.create(note_path)
+        try:
+            fd = files.create(note_path)
+        except FileNotFoundError as error:
+            self._catalog.check_named()
+            self._catalog.partition(self.topic.id, self.partition)  # raises TopicDeleted
+            raise missing_directory(self.directory) from error
         try:
             files.pwrite(fd, json.dumps(note).encode(), 0)
         finally:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import jjq
+from jjq.layout import BACKUP
 from jjq.repair import repair
 from tests.stores import assert_whole, roll
 
@@ -43,7 +44,7 @@ GONE = "/[^ ]*:?( the store)? was removed or moved away while it was open"
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-@pytest.mark.parametrize("fate", ["removed", "moved", "replaced"])
+@pytest.mark.parametrize("fate", ["removed", "moved", "emptied", "replaced"])
 def test_a_store_that_is_gone_is_said_to_be_and_nothing_is_left_in_its_place(
     place: Path, tmp_path: Path, fate: str, read_only: bool
 ) -> None:
@@ -57,6 +58,8 @@ def test_a_store_that_is_gone_is_said_to_be_and_nothing_is_left_in_its_place(
         else:
             path.rename(tmp_path / "aside")
         said = GONE
+        if fate == "emptied":
+            path.mkdir()
         if fate == "replaced":
             jjq.open(path, maintenance=False).close()
             said = "store is another store now than was opened"
@@ -66,25 +69,26 @@ def test_a_store_that_is_gone_is_said_to_be_and_nothing_is_left_in_its_place(
                 lambda: topic.push(b"lost"), lambda: topic.push_many([b"lost"] * 3), subscriber.pop,
                 lambda: subscriber.seek("earliest"), lambda: store.create_topic("new"),
                 lambda: store.create_topic("wide", partitions=3), lambda: store.alter_topic("t", partitions=3),
-                lambda: store.delete_topic("t"), topic.empty,
+                lambda: store.delete_topic("t"), topic.empty, store.maintain, lambda: topic.push_file(b"x" * 100),
+                lambda: topic.push_table(pa.table({"value": [b"more"]}), writer_id="w", batch_id=1),
             ]  # fmt: skip
         for call in calls:
             with pytest.raises(jjq.StoreError, match=said):
                 call()
         if not read_only:
             for make in (
-                lambda: topic.push_file(b"x" * 100),
-                lambda: topic.push_table(pa.table({"value": [b"more"]}), writer_id="w", batch_id=1),
                 lambda: store.channel("t", "c", create=True).receive(),
                 lambda: store.pubsub().subscribe("news"),
                 lambda: subscriber.poll(),
-                store.maintain,
             ):
                 with contextlib.suppress(jjq.JjqError):
                     make()
     if fate == "replaced":
         assert not assert_whole(path).unknown
         assert list((path / "topics").iterdir()) == []
+        assert not (path / BACKUP).exists()  # of the catalog that was
+    elif fate == "emptied":
+        assert list(path.iterdir()) == []
     else:
         assert not path.exists()
     with jjq.open(path, maintenance=False) as store:

@@ -497,9 +497,11 @@ class Store(StoreParts):
         if not self._closed:
             with contextlib.suppress(OSError):
                 files.close(self._lock_fd)
-            self._lock_fd = self._open_lock()
-            if self._lock_fd >= 0:
-                files.lock(self._lock_fd, shared=True, wait=False)
+            self._lock_fd = -1
+            with contextlib.suppress(OSError):  # it may be gone: who uses it is told so, and the other stores go on
+                self._lock_fd = self._open_lock()
+                if self._lock_fd >= 0:
+                    files.lock(self._lock_fd, shared=True, wait=False)
 
 
 def _after_fork_in_child() -> None:

@@ -265,3 +265,42 @@ def assert_repaired(place: Path, values: list[bytes]) -> None:
     assert_whole(place)
     with jjq.open(place, read_only=True) as store:
         assert store.topic("t").read().read_all()["value"].to_pylist() == values
+
+
+FORKS = """
+import os, shutil, sys, warnings
+from pathlib import Path
+import jjq
+warnings.simplefilter("ignore", DeprecationWarning)
+base = Path(sys.argv[1])
+gone, *stores = [jjq.open(base / name, maintenance=False) for name in ("gone", "a", "b", "c")]
+topics = [store.create_topic("t") for store in (gone, *stores)]
+for topic in topics:
+    topic.push(b"parent's")
+shutil.rmtree(base / "gone")
+child = os.fork()
+for topic in topics[1:]:
+    topic.push(b"both")
+if not child:
+    held = {os.fspath(store.path / "store.lock") for store in stores}
+    links = [os.path.join("/proc/self/fd", each) for each in os.listdir("/proc/self/fd")]
+    assert held <= {os.path.realpath(each) for each in links}
+    try:
+        topics[0].push(b"lost")
+    except jjq.StoreError:
+        os._exit(0)
+    os._exit(1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+def test_a_store_that_is_gone_keeps_no_other_from_a_forked_child(place: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS, str(place)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    for name in "abc":
+        assert_whole(place / name)
+        with jjq.open(place / name, maintenance=False) as store:
+            assert store.topic("t").read().read_all()["value"].to_pylist() == [b"parent's", b"both", b"both"]

@@ -43,7 +43,6 @@ def stats(store: Store, topic: str | None = None) -> dict[str, Any]:
     with files.translated("look at", store.path):
         free = shutil.disk_usage(store.path).free
     chosen = store.topics() if topic is None else [store.topic(topic)]
-    store.catalog.check_named()
     interest = subscriptions(store)
     listening = [
         {"names": sorted(names), "patterns": sorted(patterns)}

@@ -104,6 +104,7 @@ class Producer:
         self._mutex = threading.Lock()
         self._changed = threading.Condition(self._mutex)
         self._flushing = 0
+        self._full: list[threading.Lock] = []  # of pushes that wait for room
         self._never = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -169,43 +170,59 @@ class Producer:
             target.check_size(long, target.config.max_record_bytes, "the headers of a record")
             size += long
         stamps = target.stamps(None if timestamp is None else [timestamp], 1)
-        with self._mutex:
-            while self._pending >= self._window and not self._closed:
-                self._flushing += 1  # full: what lingers goes now
-                try:
-                    self._changed.notify_all()
-                    self._changed.wait()
-                finally:
-                    self._flushing -= 1
-            if self._closed:
-                raise StoreClosed("the producer was closed; make another with store.producer()")
-            if among and self._among.setdefault(topic, among) != among:
-                # A key's earlier record may wait in another partition's batch: that one is written first.
-                self._among[topic] = among
-                for each in [each for each in self._open if each[0] == topic]:
-                    self._end_locked(self._open[each])
-            if self._thread is None:
-                _close_at_exit()
-                thread = threading.Thread(target=self._run, name="jjq-producer", daemon=True)
-                thread.start()
-                self._thread = thread  # not before: amid an interrupt it may not have started
-            batch = self._open.get((topic, place))
-            if batch is not None and (
-                batch.among != among or batch.size + size > batch.limit or len(batch.values) == target.most_at_once
-            ):
-                self._end_locked(batch)
-                batch = None
-            if batch is None:
-                batch = Batch(target, place, among)
-                if not self._open:
-                    self._changed.notify_all()
-            index = batch.add(data, plain_key, pairs, None if stamps is None else stamps[0])
-            self._open[topic, place] = batch  # behind all that may be interrupted: it is told of, and has a record
-            self._pending += 1
-            batch.size += size
-            if batch.size >= self._batch_bytes:
-                self._fill_locked(batch)
+        while True:
+            with self._mutex:
+                if self._closed:
+                    raise StoreClosed("the producer was closed; make another with store.producer()")
+                if self._pending < self._window:
+                    stamp = None if stamps is None else stamps[0]
+                    return self._add_locked(target, place, among, data, size, plain_key, pairs, stamp)
+                # Full: what lingers goes now. Not by the condition: an interrupt as it takes its lock again would let go another's.
+                room = threading.Lock()
+                room.acquire()
+                self._full.append(room)
+                self._changed.notify_all()
+            room.acquire()
+
+    def _add_locked(
+        self, target: Topic, place: int, among: int, data: Any, size: int, key: bytes | None, headers: Any, stamp: int | None
+    ) -> PushFuture:  # fmt: skip
+        topic = target.name
+        if among and self._among.setdefault(topic, among) != among:
+            # A key's earlier record may wait in another partition's batch: that one is written first.
+            self._among[topic] = among
+            for each in [each for each in self._open if each[0] == topic]:
+                self._end_locked(self._open[each])
+        if self._thread is None:
+            _close_at_exit()
+            thread = threading.Thread(target=self._run, name="jjq-producer", daemon=True)
+            thread.start()
+            self._thread = thread  # not before: amid an interrupt it may not have started
+        batch = self._open.get((topic, place))
+        if batch is not None and (
+            batch.among != among or batch.size + size > batch.limit or len(batch.values) == target.most_at_once
+        ):
+            self._end_locked(batch)
+            batch = None
+        if batch is None:
+            batch = Batch(target, place, among)
+            if not self._open:
+                self._changed.notify_all()
+        index = batch.add(data, key, headers, stamp)
+        self._open[topic, place] = batch  # behind all that may be interrupted: it is told of, and has a record
+        self._pending += 1
+        batch.size += size
+        if batch.size >= self._batch_bytes:
+            self._fill_locked(batch)
         return PushFuture(batch, index)
+
+    def _tell_locked(self) -> None:
+        """Something has changed: whoever waits looks."""
+        self._changed.notify_all()
+        for room in self._full:
+            if room.locked():
+                room.release()
+        self._full.clear()  # last: after an interrupt they are told again
 
     def _fill_locked(self, batch: Batch) -> None:
         """Has a batch that is full written next. Until the thread comes to it, it goes on to grow: the more there is in one
@@ -254,7 +271,7 @@ class Producer:
             if not self._closed:
                 self._until = time.monotonic() + self._delivery_timeout_s
             self._closed = True
-            self._changed.notify_all()
+            self._tell_locked()
 
     def __enter__(self) -> Producer:
         return self
@@ -299,7 +316,7 @@ class Producer:
                 self.failed += rows
                 if isinstance(error, TopicDeleted) and self._topics.get(batch.topic.name) is batch.topic:
                     del self._topics[batch.topic.name]  # the next push finds who has the name now, or makes it again
-            self._changed.notify_all()
+            self._tell_locked()
         batch.finish(error)
         if error is not None:
             log.warning("%d records for topic %r were not written: %s", rows, batch.topic.name, error)
@@ -318,7 +335,7 @@ class Producer:
             if oldest is not None:
                 left = oldest.began + self._linger_s - time.monotonic()
                 # By age, or one that lingers would wait as long as others fill. What is ready of its partition is older.
-                due = left <= 0 or self._flushing or self._closed
+                due = left <= 0 or self._flushing or self._full or self._closed
                 if due and not (self._ready and self._ready[0].began <= oldest.began):
                     del self._open[oldest.topic.name, oldest.partition]
                     return oldest

@@ -235,7 +235,9 @@ def test_after_an_interrupt_in_a_commit_pushes_go_on(code: CodeType, line: int, 
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["first", "next"])
-@pytest.mark.parametrize(("code", "line"), places(Producer.push, Batch.add, threading.Thread.start), ids=named)
+@pytest.mark.parametrize(
+    ("code", "line"), places(Producer.push, Producer._add_locked, Batch.add, threading.Thread.start), ids=named
+)
 def test_after_an_interrupt_a_producer_writes_what_it_has_taken(
     code: CodeType, line: int, begun: bool, tmp_path: Path
 ) -> None:
@@ -250,6 +252,35 @@ def test_after_an_interrupt_a_producer_writes_what_it_has_taken(
         rows = topic.read(metadata=["_key", "_headers"]).read_all().to_pylist()
     assert [row["value"] for row in rows if row["value"] != b"second"] == [b"first", b"third"][not begun :]
     assert all(row["_key"] == row["value"] == row["_headers"][0]["value"] for row in rows)
+
+
+def test_wherever_a_push_that_waits_for_room_is_interrupted_others_go_on(tmp_path: Path) -> None:
+    """As a condition takes its lock again, for one: it would let go one that another thread has."""
+
+    def at_call(number: int) -> Callable[[FrameType, str, Any], Any]:
+        left = itertools.count(number, -1)
+
+        def trace(frame: FrameType, event: str, _: Any) -> Any:
+            if frame.f_code.co_filename in (threading.__file__, producer_file) and next(left) == 0:
+                raise KeyboardInterrupt
+
+        return trace
+
+    producer_file, others = Producer.push.__code__.co_filename, []
+    with jjq.open(tmp_path, maintenance=False) as store:
+        store.create_topic("t")
+        numbers, interrupted = itertools.count(), True
+        while interrupted:
+            with store.producer(linger_ms=60_000, window=1) as producer:
+                producer.push("t", b"first", key=b"k")
+                interrupted = traced(lambda: producer.push("t", b"second", key=b"k"), at_call(number := next(numbers)))
+                others.append(threading.Thread(target=producer.push, args=("t", b"third"), daemon=True))
+                others[-1].start()
+                others[-1].join(30)
+                assert not others[-1].is_alive(), number
+        values = store.topic("t").read().read_all()["value"].to_pylist()
+    assert number > 3
+    assert (values.count(b"first"), values.count(b"third")) == (number + 1, number + 1)
 
 
 def push_in_background(store: jjq.Store) -> None:

@@ -272,7 +272,7 @@ def test_a_server_that_stops_waits_for_no_client_that_is_idle(
     front, client = encrypting(serve, certificates)
     with client:
         assert client.get("/healthz").status_code == 200
-        front.http.stop(5.0)
+        front.http.stop(10.0)
     assert [each for each in caplog.records if each.levelname == "ERROR"] == []
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 
 def surely(act: Callable[..., object], *given: Any) -> None:
-    """Does again what an interrupt came amid, as often as others come; the last of them goes on. Who presses Ctrl-C twice is
-    served as well: of many threads each waits for its turn with Python, so that the second one finds the first still at work."""
+    """Does again what an interrupt came amid, though others come; the last of them goes on. Who presses Ctrl-C twice is served as
+    well: of many threads each waits for its turn with Python, so that the second one finds the first still at work. One that comes
+    just as this is called is beyond what can be written in Python."""
     try:
         act(*given)
     except Exception:

@@ -28,7 +28,7 @@ class StoreParts(ABC):
     read_only: bool
     catalog: Catalog
     hot: HotStore
-    closing = False  # whether its producers are being closed, so that nobody makes others
+    _closing = False  # whether its producers are being closed, so that nobody makes others
     _closed: bool
     _mutex: threading.RLock
     _logs: dict[tuple[str, int], PartitionLog]

@@ -96,7 +96,7 @@ class Producer:
         self.failed = 0
         self._begin()
         _producers.add(self)
-        if store.closing:  # behind that: who closes has either seen it there, or said so before
+        if store._closing:  # behind that: who closes has either seen it there, or said so before
             raise StoreClosed("the store is being closed; open it again for another producer")
 
     def _begin(self) -> None:
@@ -266,11 +266,13 @@ class Producer:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
-    def _end(self) -> None:
+    def _end(self, *, close: bool = True) -> None:
+        """Nothing lingers any more, nor is tried again for ever; with `close` nothing more is taken."""
         with self._mutex:
             if not self._closed:
                 self._until = time.monotonic() + self._delivery_timeout_s
-            self._closed = True
+            self._flushing += 1
+            self._closed = self._closed or close
             self._tell_locked()
 
     def __enter__(self) -> Producer:
@@ -374,7 +376,7 @@ class Producer:
                 raise
             except JjqError as error:
                 if not error.retryable or time.monotonic() + pause > min(deadline, self._until):
-                    if self._closed and isinstance(error, BrokerUnavailable):
+                    if self._until < math.inf and isinstance(error, BrokerUnavailable):
                         self._unreached = error  # or who closes would wait as long again for each batch
                     return error
                 log.warning("topic %r: %s; trying again in %.2f s", batch.topic.name, error, pause)
@@ -403,28 +405,41 @@ def close_all(store: Store | None = None) -> None:
         each.close()
 
 
-def _close_all_at_exit() -> None:
+def flush_all() -> None:
+    """Writes what all producers of the process were given, without a pause: it is about to end."""
+    ending = living(_producers)
+    for each in ending:
+        each._end(close=False)
+    for each in ending:
+        each.flush()
+
+
+def _write_at_exit(write: Callable[[], object]) -> None:
     try:
-        close_all()
+        write()
     except KeyboardInterrupt:
+        atexit.unregister(_write_at_exit)  # nor does anybody wait again
         left = sum(each._pending for each in living(_producers))
         log.warning("interrupted as the process ends: %d records that were pushed are not written", left)
 
 
-atexit.register(_close_all_at_exit)  # as early as can be: what is registered later is called before, and may push
+# As early as can be: what is registered later is called before, and may push.
+atexit.register(_write_at_exit, close_all)
 
 
 def _close_at_exit() -> None:
-    """Has a process of multiprocessing, which calls nothing that atexit knows, close its producers when it ends; called as a thread
-    begins that may have something to write then."""
+    """Has this process write what was pushed when it ends; called as a thread begins that may have something to write then. Closing
+    comes last of all: before that all is written once, while what was begun before, such as a broker or a directory, is still there."""
     global _closed_at_exit
     if _closed_at_exit:
         return
+    atexit.register(_write_at_exit, flush_all)
+    # multiprocessing's processes call nothing that atexit knows.
     if "multiprocessing" in sys.modules:
         from multiprocessing import parent_process, util
 
         if parent_process() is not None:
-            util.Finalize(None, _close_all_at_exit, exitpriority=0)
+            util.Finalize(None, _write_at_exit, [close_all], exitpriority=0)
     _closed_at_exit = True
 
 

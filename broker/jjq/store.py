@@ -132,7 +132,7 @@ class Store(StoreParts):
         """Closes its producers, which write what was pushed, and ends this process's use of the store; a second close is quiet.
         Records of `interval` topics are synced."""
         try:
-            self.closing = True
+            self._closing = True
             close_all(self)
         finally:
             self._close()

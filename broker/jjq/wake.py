@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -62,9 +61,9 @@ class _Watcher:
         self._poll = select.poll()
         for fd in (self._fd, self._interrupts):
             self._poll.register(fd, select.POLLIN)
-        self._led = False  # whether some thread reads
+        self._led: object = None  # the place of the thread that reads
         self._unread = False  # whether one has left what there is to be read by who listens next
-        self._following: Counter[Listener] = Counter()  # threads that wait to be told, by what they listen with
+        self._following: dict[object, Listener] = {}  # what threads that wait to be told listen with, by their place
         self._reads_always = False
 
     def add(self, path: Path, listener: Listener) -> int:
@@ -91,36 +90,33 @@ class _Watcher:
         """
         until = time.monotonic() + seconds
         while not listener.woken(armed) and (left := until - time.monotonic()) > 0:
-            leads = False
+            place = object()
             try:
                 with self._mutex:
-                    if self._led:
-                        self._following[listener] += 1
+                    if self._led is None:
+                        self._led = place
                     else:
-                        leads = self._led = True
-                if leads:
+                        self._following[place] = listener
+                if self._led is place:
                     if self._read(listener, armed, left):
                         return True
                 else:
-                    listener.wait(lambda: listener.woken(armed) or not self._led, left)
+                    listener.wait(lambda: listener.woken(armed) or self._led is None, left)
             finally:
                 try:
-                    self._leave(listener, leads)
+                    self._leave(place)
                 except BaseException:  # an interrupt amid it: or nobody would read any more
-                    surely(self._leave, listener, leads)
+                    surely(self._leave, place)
                     raise
         return listener.woken(armed)
 
-    def _leave(self, listener: Listener, led: bool) -> None:
+    def _leave(self, place: object) -> None:
         with self._mutex:
-            if led:
-                self._led = False
-            elif self._following[listener] > 1:
-                self._following[listener] -= 1
-            else:
-                del self._following[listener]  # of a Counter: quiet where it is not there
+            if self._led is place:
+                self._led = None
+            self._following.pop(place, None)
             # Who came last waits longest: so of a hundred that look now and then, few hand over.
-            following = None if self._led else next(reversed(self._following), None)
+            following = None if self._led else next(reversed(self._following.values()), None)
         if following is not None:
             following.wait_no_more()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import functools
 import re
 import warnings
@@ -34,9 +33,9 @@ class Choice:
     def check_no_glob(self, topics: Sequence[str]) -> None:
         """Raises InvalidArgument for a pattern that matches none of the topics, and would if it were one of names of files."""
         pattern = self.pattern or ""
-        meant = [topic for topic in topics if fnmatch.fnmatchcase(topic, pattern)]
+        written = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".").replace(r"\-", "-")
+        meant = [topic for topic in topics if re.fullmatch(written, topic)]
         if meant:
-            written = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".").replace(r"\-", "-")
             more = " and more" if len(meant) > _TOLD else ""
             raise InvalidArgument(
                 f"subscribePattern {shown(pattern)} is a regular expression, and matches no topic; {shown(written)} matches "

@@ -102,7 +102,8 @@ def _directory(path: str) -> tuple[str, int, int] | None:
         found = os.stat(path)
     except OSError:
         return None
-    return boot_id(), found.st_dev, found.st_ino
+    # Where the system has no name for its boot, what follows in ours is a time that moves by a second now and then.
+    return boot_id().partition("-")[0], found.st_dev, found.st_ino
 
 
 def _connect(broker: BrokerUrl) -> Store:

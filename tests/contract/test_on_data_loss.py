@@ -135,7 +135,7 @@ def test_of_a_sealed_file_only_the_damaged_batches_are_skipped(
     for start in (0, 150, 250, 499):
         table = topic.read(start=start, on_data_loss="skip").read_all()
         assert table["n"].to_pylist() == [n for n in whole if n >= start]
-    assert f"skipped offsets {numbers[0] * 100} to " in caplog.messages[0]
+    assert f"skipped offsets {numbers[0] * 100} to " in next(each for each in caplog.messages if "skipped" in each)
     with jjq.open(directory, maintenance=False) as store:
         [problem] = store.verify().problems
         assert problem.start == numbers[0] * 100

@@ -77,6 +77,14 @@ producer = jjq.open(sys.argv[1]).producer(linger_ms=60_000)
 atexit.register(lambda: producer.push("t", b"last"))
 producer.push("t", b"first")
 """
+LOOKS_AT_EXIT = """
+import atexit, sys
+import jjq
+store = jjq.open(sys.argv[1])
+atexit.register(lambda: print(store.topic("t").offsets()[0].end))
+producer = store.producer(linger_ms=60_000)
+producer.push("t", b"first")
+"""
 # A disk that is full all the while.
 INTERRUPTED = """
 import errno, signal
@@ -197,6 +205,15 @@ def test_what_others_push_as_the_process_ends_is_written_too(store: jjq.Store) -
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert values(store) == [b"first", b"last"]
+
+
+@pytest.mark.embedded
+def test_what_was_begun_before_the_first_push_is_there_as_it_is_written(store: jjq.Store) -> None:
+    """Such as a directory that goes with the process, or a broker that it ends."""
+    ended = subprocess.run(
+        [sys.executable, "-c", LOOKS_AT_EXIT, place(store)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "1\n", "")
 
 
 def test_what_nobody_holds_any_more_is_written_as_the_process_ends(store: jjq.Store) -> None:

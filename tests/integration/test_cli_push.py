@@ -9,6 +9,7 @@ import pty
 import select
 import signal
 import subprocess
+import threading
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 
-from jjq.cli import inputs
+from jjq.cli import inputs, main
 from jjq.staging import partition_of
 from tests.integration.conftest import Cli
 
@@ -124,6 +125,33 @@ def test_an_interrupted_push_says_what_went_in(cli: Cli, number: int) -> None:
     assert (process.returncode, out) == (128 + number, b"")
     # The second one may be seen before the command that pushed it hears of that.
     assert err in (b"jjq: stopped; 2 records went in\n", b"jjq: stopped; 1 record went in, perhaps 1 more\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_push_of_all_at_once_says_that_nothing_went_in(cli: Cli, number: int) -> None:
+    cli.run("topic", "create", "t")
+    pause = threading.Event()
+    with cli.open() as store, cli.start("push", "t", "--atomic") as process:
+        process.stdin.write((b"x" * 1000 + b"\n") * 16_000)  # what waits in memory is less
+        process.stdin.flush()
+        while not list(store.topic("t").directory(0).glob("*.json")):  # the note of what is staged
+            pause.wait(0.01)
+        process.send_signal(number)
+        out, err = process.communicate()
+        assert not list(store.topic("t").directory(0).glob("*.json"))
+    assert (process.returncode, out, err) == (128 + number, b"", b"jjq: stopped; nothing went in\n")
+
+
+def test_a_thread_that_calls_the_command_pushes_too(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    """Handlers of signals are the main thread's alone."""
+    cli.run("topic", "create", "t")
+    (cli.directory / "in").write_bytes(b"one\n")
+    ended: list[int] = []
+    given = ["--store", str(cli.store), "push", "t", str(cli.directory / "in")]
+    thread = threading.Thread(target=lambda: ended.append(main(given)))
+    thread.start()
+    thread.join()
+    assert ended == [0], capsys.readouterr().err
 
 
 def test_nothing_at_all_is_pushed_quietly(cli: Cli) -> None:

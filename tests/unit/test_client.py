@@ -107,3 +107,8 @@ def test_everything_of_the_embedded_interface_is_there_with_the_same_arguments(r
         if inspect.isfunction(theirs) and (remote, name) != (RemoteStore, "reader"):
             wanted = [(each.name, each.kind, each.default) for each in inspect.signature(theirs).parameters.values()]
             assert [(e.name, e.kind, e.default) for e in inspect.signature(ours).parameters.values()] == wanted, name
+
+
+def test_a_name_that_no_host_can_have_is_not_reached() -> None:
+    with pytest.raises(jjq.BrokerUnavailable, match="cannot be reached"):
+        jjq.connect("jjq://a..b", retry_s=0)

@@ -368,9 +368,10 @@ def test_after_an_interrupt_somebody_reads_what_the_kernel_tells(
     assert watcher is not None
     interrupted = 0
     for code, line in places(wake._Watcher._leave):
-        watcher._led = not led
+        other = None if led else object()
+        watcher._led = other
         interrupted += is_interrupted(lambda: wait_for(lambda: None, 0.001, listener), code, line)
-        assert watcher._led is not led
+        assert watcher._led is other
         assert not watcher._following
-        watcher._led = False
+        watcher._led = None
     assert interrupted >= 3

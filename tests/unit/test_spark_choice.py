@@ -124,6 +124,7 @@ def test_a_pattern_of_names_of_files_that_matches_nothing_is_told_that_it_is_non
                 open_topics(str(store.path), pattern(given))
             assert f"; {written!r} matches log" in str(told.value)
             assert open_topics(str(store.path), pattern(written))
-        assert open_topics(str(store.path), pattern("logs*")) == []  # as neither
+        for neither in ("logs*", "log[.-]*x"):
+            assert open_topics(str(store.path), pattern(neither)) == []
     finally:
         close_stores()

@@ -149,7 +149,7 @@ def test_whoever_waits_on_is_woken_though_the_one_that_read_for_all_has_left(
         waiter.start()
     if short:
         assert ended.get(timeout=30) == (0, False)
-    while not watcher._led or watcher._following.total() != (2 if short else 3):  # one reads, the others are to be told
+    while not watcher._led or len(watcher._following) != (2 if short else 3):  # one reads, the others are to be told
         pause.wait(0.001)
     for number in range(1 if short else 0, 4):
         bells[number].write_bytes(b"x")

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,11 +100,15 @@ def _terminable() -> Iterator[None]:
     def stop(*_: object) -> None:
         raise Terminated
 
-    before = signal.signal(signal.SIGTERM, stop)
+    # Whoever calls this from a program of theirs, in a thread or with a handler of their own, keeps what they have.
+    taken = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if taken:
+        signal.signal(signal.SIGTERM, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        if taken:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _topic(store: jjq.Store, name: str) -> jjq.Topic:
@@ -158,11 +163,11 @@ def _push_as_it_comes(
             progress.show(source.read, records)
     except KeyboardInterrupt:
         perhaps = f", perhaps {unanswered:,} more" if unanswered else ""
-        print(f"jjq: stopped; {output.count(records, 'record')} went in{perhaps}", file=sys.stderr)
+        print(f"jjq: stopped; {output.count(records - dropped, 'record')} went in{perhaps}", file=sys.stderr)
         raise
     except JjqError as error:
         if records:
-            error.message += f"; before that, {output.count(records, 'record')} went in"
+            error.message += f"; before that, {output.count(records - dropped, 'record')} went in"
         raise
     return _result(topic, records, source, partitions, dropped=dropped)
 
@@ -171,20 +176,26 @@ def _push_atomically(
     arguments: argparse.Namespace, store: jjq.Store, topic: jjq.Topic, source: inputs.Source,
     tables: Iterator[pa.Table], progress: Progress,
 ) -> dict[str, Any]:  # fmt: skip
-    records = 0
+    records, what = 0, "nothing went in"
     key = _key_column(arguments, topic)
     owner = None if arguments.writer is None else (arguments.writer, arguments.batch)
-    with store.stage(owner=owner) as stage:
-        for table in tables:
-            stamps = None
-            if arguments.timestamp is not None:
-                if arguments.timestamp not in table.schema.names:
-                    raise UsageError(f"--timestamp {arguments.timestamp} is no column of {source.name}")
-                stamps = table.column(arguments.timestamp)
-            stage.write(topic, table, partition=arguments.partition, key=key, timestamps=stamps)
-            records += len(table)
-            progress.show(source.read, records)
-        done = store.commit(stage.finish(), writer_id=arguments.writer, batch_id=arguments.batch)
+    try:
+        with store.stage(owner=owner) as stage:
+            for table in tables:
+                stamps = None
+                if arguments.timestamp is not None:
+                    if arguments.timestamp not in table.schema.names:
+                        raise UsageError(f"--timestamp {arguments.timestamp} is no column of {source.name}")
+                    stamps = table.column(arguments.timestamp)
+                stage.write(topic, table, partition=arguments.partition, key=key, timestamps=stamps)
+                records += len(table)
+                progress.show(source.read, records)
+            staged = stage.finish()
+            what = f"either all {output.count(records, 'record')} went in or none"
+            done = store.commit(staged, writer_id=arguments.writer, batch_id=arguments.batch)
+    except KeyboardInterrupt:
+        print(f"jjq: stopped; {what}", file=sys.stderr)
+        raise
     spans = done.positions.get(topic.name, {})
     partitions = {p: {"records": end - start, "first": start, "last": end - 1} for p, (start, end) in spans.items()}
     return _result(topic, 0 if done.duplicate else records, source, partitions, duplicate=done.duplicate)

@@ -236,6 +236,7 @@ class Connection:
             if deadline is None:
                 deadline = now + self._retry_s
                 hint = hint or ("" if self.broker else _met_tls(trouble, self.address))
+                now = time.monotonic()
             if now + pause > deadline or (hint and not self.broker):  # which was never reached, and never will
                 unknown = "" if safe else "; what was asked may be done or not"
                 raise BrokerUnavailable(
@@ -448,7 +449,7 @@ def _met_tls(error: Exception, address: Address) -> str:
         where = address.host.strip("[]"), address.port
         with socket.create_connection(where, _ASK_S) as plain, asking.wrap_socket(plain) as answered:
             serves_flight = answered.selected_alpn_protocol() == "h2"
-    except OSError:  # also what is wrong with TLS
+    except (OSError, ValueError):  # also what is wrong with TLS, or with the name of the host
         return ""
     if not serves_flight:
         return _NO_FLIGHT

@@ -99,7 +99,7 @@ class RemoteStore(Store):
         """Closes its producers, which write what was pushed, and ends the connection: who waits raises StoreClosed. A second
         close is quiet."""
         try:
-            self.closing = True
+            self._closing = True
             close_all(self)
         finally:
             self.streams.close()

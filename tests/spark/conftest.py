@@ -10,6 +10,8 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from tests.readers import close_stores
+
 CHECKPOINT_FILES = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"  # see conf/
 )
@@ -70,6 +72,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, java_options: None, spark_ho
             query.stop()
         gateway: Any = SparkContext._gateway
         session.stop()
+        close_stores()
         # The JVM and the threads that talk to it, too: tests that may come next in this process fork.
         gateway.shutdown()
         gateway.proc.stdin.close()

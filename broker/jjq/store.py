@@ -20,7 +20,7 @@ from jjq.catalog.sqlite import SqliteDriver
 from jjq.channel import Channel
 from jjq.clock import boot_id, now_us
 from jjq.config import Duration
-from jjq.errors import InvalidArgument, StoreClosed, StoreError, StoreReadOnly, TopicNotFound
+from jjq.errors import InvalidArgument, JjqError, StoreClosed, StoreError, StoreReadOnly, TopicNotFound
 from jjq.facts import Facts
 from jjq.feed import Place, follow
 from jjq.hints import keywords, keywords_of, which
@@ -498,7 +498,10 @@ class Store(StoreParts):
             with contextlib.suppress(OSError):
                 files.close(self._lock_fd)
             self._lock_fd = -1
-            with contextlib.suppress(OSError):  # it may be gone: who uses it is told so, and the other stores go on
+            # It may be gone, or another be in its place: who uses it is told so, and the other stores go on.
+            with contextlib.suppress(OSError, JjqError):
+                if not self.read_only:
+                    self.catalog.check_named()  # before a file is made
                 self._lock_fd = self._open_lock()
                 if self._lock_fd >= 0:
                     files.lock(self._lock_fd, shared=True, wait=False)

@@ -14,6 +14,7 @@ import pytest
 import jjq
 from jjq.layout import BACKUP
 from jjq.repair import repair
+from jjq.server.health import probe
 from tests.stores import assert_whole, roll
 
 
@@ -93,6 +94,32 @@ def test_a_store_that_is_gone_is_said_to_be_and_nothing_is_left_in_its_place(
         assert not path.exists()
     with jjq.open(path, maintenance=False) as store:
         assert store.topics() == []
+
+
+@pytest.mark.parametrize("first", [jjq.Store.stats, lambda store: probe(store).reason or None], ids=["stats", "health"])
+def test_a_store_that_can_only_be_read_and_was_not_yet_read_is_the_one_that_was_opened(
+    place: Path, first: Callable[[jjq.Store], object]
+) -> None:
+    with jjq.open(place, maintenance=False) as store:
+        store.create_topic("t")
+    with jjq.open(place, read_only=True) as store:
+        found = first(store)
+        assert found is None or found["topics"][0]["name"] == "t"
+
+
+def test_a_store_whose_place_cannot_be_looked_at_is_said_to_be_so(place: Path, tmp_path: Path) -> None:
+    path = place / "store"
+    with jjq.open(path, maintenance=False) as store:
+        topic, _ = begin(store, "always")
+        path.rename(tmp_path / "aside")
+        path.symlink_to(path)
+        calls = (
+            store.stats, store.maintain, lambda: store.create_topic("new"), lambda: topic.push_file(b"x" * 100),
+            lambda: topic.push(b"lost"),
+        )  # fmt: skip
+        for call in calls:
+            with pytest.raises(jjq.StoreError, match="symbolic links"):
+                call()
 
 
 @pytest.mark.parametrize("opened", [False, True])
@@ -278,6 +305,10 @@ topics = [store.create_topic("t") for store in (gone, *stores)]
 for topic in topics:
     topic.push(b"parent's")
 shutil.rmtree(base / "gone")
+if sys.argv[2] == "emptied":
+    (base / "gone").mkdir()
+elif sys.argv[2] == "copied":
+    shutil.copytree(base / "a", base / "gone")
 child = os.fork()
 for topic in topics[1:]:
     topic.push(b"both")
@@ -285,21 +316,27 @@ if not child:
     held = {os.fspath(store.path / "store.lock") for store in stores}
     links = [os.path.join("/proc/self/fd", each) for each in os.listdir("/proc/self/fd")]
     assert held <= {os.path.realpath(each) for each in links}
-    try:
-        topics[0].push(b"lost")
-    except jjq.StoreError:
-        os._exit(0)
-    os._exit(1)
+    for use in (lambda: topics[0].push(b"lost"), gone.topics, gone.stats, lambda: gone.create_topic("u")):
+        try:
+            use()
+        except jjq.StoreError:
+            continue
+        os._exit(1)
+    os._exit(0)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
-def test_a_store_that_is_gone_keeps_no_other_from_a_forked_child(place: Path) -> None:
+@pytest.mark.parametrize("fate", ["removed", "emptied", "copied"])
+def test_a_store_that_is_gone_keeps_no_other_from_a_forked_child(place: Path, fate: str) -> None:
+    """And the child makes nothing in its place, nor takes what lies there for its own."""
     done = subprocess.run(
-        [sys.executable, "-c", FORKS, str(place)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", FORKS, str(place), fate], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+    if fate == "emptied":
+        assert list((place / "gone").iterdir()) == []
     for name in "abc":
         assert_whole(place / name)
         with jjq.open(place / name, maintenance=False) as store:

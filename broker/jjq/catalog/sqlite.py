@@ -228,6 +228,9 @@ class SqliteDriver:
     def check_named(self) -> None:
         """Raises StoreError where the catalog's file, or the whole store, was removed or replaced: nobody will ever see what is
         written to it."""
+        if self._opened is None:  # a store that can only be read opens it when it is first asked
+            with self._mutex, self._translated():
+                self._open()
         named = self._named()
         if named == self._opened:
             return
@@ -259,6 +262,8 @@ class SqliteDriver:
         if self._connection is None:
             if self._closed:
                 raise StoreClosed(f"the store at {self.path.parent} was closed; open it again")
+            if self._opened is not None:  # in a forked child: SQLite would make a file where none is
+                self.check_named()
             with _closed_if_failed(
                 self._connect_read_only() if self.read_only else self._connect(self.path.as_uri())
             ) as connection:
@@ -283,6 +288,8 @@ class SqliteDriver:
             found = os.stat(self.path)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            raise files.translate(error, "look at", self.path) from error
         return found.st_dev, found.st_ino
 
     @staticmethod

@@ -1,13 +1,17 @@
 """`jjq stats` and `jjq top`, run as a person at a terminal or a script would."""
 
+import io
 import json
 import os
 import pty
 import signal
 import subprocess
+import sys
+import threading
 
 import pytest
 
+from jjq.cli import main
 from tests.integration.conftest import COMMAND, Cli
 from tests.stores import without_active_file
 
@@ -140,3 +144,38 @@ def _controlling(terminal: int) -> None:
     import termios
 
     fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
+
+class Looked(io.BytesIO):
+    """Where a command writes: which threads there are as it does so first, upon which it is interrupted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: set[str] = set()
+
+    def write(self, data: object) -> int:
+        if self.threads:
+            return len(data)  # type: ignore[arg-type]
+        self.threads = {each.name for each in threading.enumerate()}
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("command", "maintains"),
+    [
+        (("top", "--json", "--interval", "0.05"), False), (("pop", "billing", "--timeout", "none"), False),
+        (("peek", "billing", "--timeout", "none"), False),
+        (("channel", "receive", "flights", "work", "--timeout", "none"), False), (("tail", "flights", "--follow"), True),
+    ],
+    ids=["top", "pop", "peek", "receive", "tail"],
+)  # fmt: skip
+def test_who_only_looks_or_waits_for_records_does_no_maintenance(
+    filled: Cli, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], maintains: bool
+) -> None:
+    """As root it would leave files that the service cannot read."""
+    looked = Looked()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(looked))
+    monkeypatch.setenv("JJQ_STORE", str(filled.store))
+    main(command)
+    assert looked.threads
+    assert ("jjq-maintenance" in looked.threads) is maintains

@@ -190,18 +190,20 @@ def store_path(arguments: argparse.Namespace) -> Path:
 
 
 def open_store(
-    arguments: argparse.Namespace, *, create: bool = False, stays: bool = False, create_topics: bool = False
-) -> jjq.Store:
-    """`stays` for commands that may run for long: they take their turn at the store's maintenance. A name typed wrongly makes
-    no topic, unless that is what the command is for."""
+    arguments: argparse.Namespace, *, create: bool = False, stays: bool = False, patient: bool = False,
+    create_topics: bool = False,
+) -> jjq.Store:  # fmt: skip
+    """`stays` for commands that may run for long and write: they take their turn at the store's maintenance. They and those that
+    are `patient` outlast a broker that is started anew. A name typed wrongly makes no topic, unless that is what the command
+    is for."""
     url = broker_url(arguments)
     if url is not None:
-        return _connect(url, 30.0 if stays else _PATIENCE_S)
+        return _connect(url, 30.0 if stays or patient else _PATIENCE_S)
     return jjq.open(store_path(arguments), create=create, maintenance=stays, create_topics=create_topics)
 
 
 def waits(timeout: float | None) -> bool:
-    """Whether a command that waits so long for a record is one that stays: a broker that is started anew does not end it."""
+    """Whether a command that waits so long for a record is patient: a broker that is started anew does not end it."""
     return timeout is None or timeout > _PATIENCE_S
 
 

@@ -277,7 +277,7 @@ def _receive(arguments: argparse.Namespace) -> int:
     left = arguments.count
     room = arguments.count  # so that all of them can be in hand
     with (
-        open_store(arguments, stays=waits(arguments.timeout)) as store,
+        open_store(arguments, patient=waits(arguments.timeout)) as store,
         store.channel(arguments.topic, arguments.name, max_in_flight=room) as channel,
     ):
         if channel.paused or channel.topic.paused:

@@ -66,8 +66,10 @@ def _subscribe(arguments: argparse.Namespace) -> int:
     if not arguments.names and not arguments.pattern:
         raise UsageError("name what to subscribe to, or a --pattern; --pattern '*' takes all")
     came = 0
-    stays = waits(arguments.timeout)
-    with open_store(arguments, stays=stays) as store, store.pubsub(ignore_subscribe_messages=True) as subscription:
+    with (
+        open_store(arguments, patient=waits(arguments.timeout)) as store,
+        store.pubsub(ignore_subscribe_messages=True) as subscription,
+    ):
         if arguments.names:
             subscription.subscribe(*arguments.names)
         if arguments.pattern:

@@ -103,8 +103,8 @@ def _add_timeout(parser: argparse.ArgumentParser) -> None:
 
 
 def _pop(arguments: argparse.Namespace) -> int:
-    stays = waits(arguments.timeout)
-    with open_store(arguments, stays=stays) as store, store.subscriber(arguments.subscriber) as subscriber:
+    patient = waits(arguments.timeout)
+    with open_store(arguments, patient=patient) as store, store.subscriber(arguments.subscriber) as subscriber:
         writer = writer_for(arguments)
         for number in range(arguments.count):
             record = subscriber.pop(timeout=arguments.timeout)
@@ -119,8 +119,8 @@ def _pop(arguments: argparse.Namespace) -> int:
 
 
 def _peek(arguments: argparse.Namespace) -> int:
-    stays = waits(arguments.timeout)
-    with open_store(arguments, stays=stays) as store, store.subscriber(arguments.subscriber) as subscriber:
+    patient = waits(arguments.timeout)
+    with open_store(arguments, patient=patient) as store, store.subscriber(arguments.subscriber) as subscriber:
         record = subscriber.peek(timeout=arguments.timeout)
         if record is None:
             return NOTHING

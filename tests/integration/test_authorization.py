@@ -288,6 +288,7 @@ def sample(operation: Operation) -> str:
 
 BODIES = {
     "POST /api/subscribers": b'{"topic": "t"}', "POST /api/topics": b'{"name": "t-new"}',
+    "PATCH /api/topics/{topic}": b'{"retention_bytes": 1073741824}',
     "POST /api/subscribers/{subscriber}/seek": b'{"start": 0}',
     "POST /api/subscribers/{subscriber}/commit": b'{"next": ""}',
     "POST /api/commit": b'{"staged": [{"topic": "t"}]}', "POST /api/discard": b'{"staged": [{"topic": "t"}]}',

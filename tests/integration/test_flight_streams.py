@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ import jjq
 from jjq import wire
 from jjq.errors import TooManyRequests
 from jjq.server import flight_sessions
+from jjq.server.flight_calls import report
 from jjq.server.flight_sessions import Session
 from tests.brokers import serving
 from tests.integration.test_flight_protocol import Front, code_of, failure
@@ -479,6 +481,13 @@ def test_what_the_disk_refuses_by_flight_is_in_the_log_of_the_broker(
     said = [each.getMessage() for each in caplog.records]
     assert len(said) == 2
     assert all(each.startswith("a request by Flight: ") and "moved away" in each for each in said)
+
+
+def test_a_catalog_that_is_damaged_is_in_the_log_of_the_broker(front: Front, caplog: pytest.LogCaptureFixture) -> None:
+    served: Any = SimpleNamespace(store=front.store)
+    with caplog.at_level("WARNING", "jjq.server"):
+        report(jjq.StoreFormat("the catalog is damaged"), served)
+    assert [each.getMessage() for each in caplog.records] == ["a request by Flight: the catalog is damaged"]
 
 
 PUSHES = """

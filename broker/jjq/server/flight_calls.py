@@ -15,7 +15,15 @@ from typing import Any
 import jjq
 from jjq import wire
 from jjq.catalog.rows import TopicRow
-from jjq.errors import DamagedSegment, InvalidArgument, JjqError, StoreError, TooManyRequests, TopicNotFound
+from jjq.errors import (
+    DamagedSegment,
+    InvalidArgument,
+    JjqError,
+    StoreError,
+    StoreFormat,
+    TooManyRequests,
+    TopicNotFound,
+)
 from jjq.model import SegmentInfo, StagedFile
 from jjq.server.flight_sessions import SILENCE_S, Session, Sessions
 from jjq.server.guard import NEEDS, Caller, Guard
@@ -485,6 +493,6 @@ def verify(call: Call, sample: Any = None) -> dict[str, Any]:
 
 def report(error: JjqError, served: Served) -> dict[str, Any]:
     """An error as it goes to a client. Where the disk or a file is what is wrong, who looks after the broker has to hear it, too."""
-    if isinstance(error, (StoreError, DamagedSegment)):
+    if isinstance(error, (StoreError, DamagedSegment, StoreFormat)):
         log.warning("a request by Flight: %s", error)
     return wire.pack_error(error, str(served.store.path))

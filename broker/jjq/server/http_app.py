@@ -151,10 +151,10 @@ class App:
         operation = request.operation
         request.admit()
         request.arguments = operation.arguments(found_in_path, request.scope["query_string"], request.headers)
+        if self._parts.stopping.is_set() and operation.action is not None:
+            raise _stopping()  # before it is written down as begun
         if operation.action is not None and not operation.by_handler:
             request.allow(operation.action, request.arguments.get("topic"))
-        if self._parts.stopping.is_set() and operation.action is not None:
-            raise _stopping()
         try:
             answer = await operation.handler(request)
         except Exception as error:

@@ -103,7 +103,8 @@ def unexpected(reference: str) -> dict[str, Any]:
 def without_paths(text: str, store: Path) -> str:
     """A message without the places of files: the store is called that, and so is what is in it."""
     inside = re.compile(rf"{re.escape(str(store))}(?:/[^\s:;,'\")]*)?")
-    return _PATH.sub("(a file)", inside.sub("the store", text).replace(" in the store;", ";"))
+    found = inside.sub("the store", text).replace(" in the store;", ";")
+    return _PATH.sub("(a file)", found.replace("the catalog the store", "the store's catalog"))
 
 
 def for_http(message: str) -> str:

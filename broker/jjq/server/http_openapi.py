@@ -6,7 +6,7 @@ import functools
 from importlib.metadata import version
 from typing import Any
 
-from jjq.server.http_operations import BYTES, JSON, SCHEMAS, Operation, Parameter, Table
+from jjq.server.http_operations import BYTES, JSON, SCHEMAS, Operation, Parameter, Table, resolved
 from jjq.server.http_requests import Json, Request
 
 table = Table("Description")
@@ -74,8 +74,14 @@ def _operation(each: Operation) -> dict[str, Any]:
 
 
 def _may_be_empty(each: Operation) -> bool:
-    """Whether the body may be left out: then it is empty bytes, which are a value. NSQ takes none."""
-    return each.body is not None and BYTES in each.body and each.group != "NSQ"
+    """Whether the body may be left out: then it is empty bytes, which are a value, or says nothing that has to be said. NSQ takes
+    none of no bytes."""
+    if each.body is None or each.group == "NSQ":
+        return False
+    if BYTES in each.body:
+        return True
+    needs = resolved(each.body[JSON]) if JSON in each.body else {"required": True}
+    return not needs.get("required") and not needs.get("minProperties")
 
 
 def _parameter(each: Parameter) -> dict[str, Any]:

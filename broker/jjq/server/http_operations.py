@@ -95,8 +95,8 @@ class Operation:
 
     `scope` says what it touches: by default the topic that the parameter `topic` names, or without one the store as a whole.
     Of the others only the handler knows, and asks the guard by itself: the topic of a `subscriber`, one that is named in the
-    `body`, that of the `events`; or a `list`, which shows what the caller may see. `lenient` takes parameters that it does
-    not know, as those do that came before jjq.
+    `body`, or asked for behind it; that of the `events`; or a `list`, which shows what the caller may see. `lenient` takes
+    parameters that it does not know, as those do that came before jjq.
     """
 
     method: str
@@ -251,6 +251,8 @@ def _check_object(value: dict[str, Any], schema: Schema, where: str) -> None:
     for name in schema.get("required", ()):
         if name not in value:
             raise RequestError(f"{where} lacks {name!r}; it takes {', '.join(known)}")
+    if len(value) < schema.get("minProperties", 0):
+        raise RequestError(f"{where} has nothing in it; it takes {', '.join(known)}")
     for name, each in value.items():
         if name in known:
             check(each, known[name], f"{name!r} of {where}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import time
 from collections import Counter
@@ -11,6 +12,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from jjq.errors import JjqError
 from jjq.server.http_errors import without_paths
 from jjq.server.http_operations import EVENTS, JSON, TEXT, Table, named, query
 from jjq.server.http_records import instant
@@ -216,9 +218,12 @@ def _health(ok: bool, reason: str) -> Response:
 )  # fmt: skip
 async def metrics(request: Request) -> Response:
     verdict = await request.parts.health.check()
-    found = await Shared.of(request.parts).stats()
-    counters = request.parts.counters
-    text = await request.run(lambda: "\n".join(_metrics(found, counters, verdict.ok)) + "\n")  # as above
+    found = None
+    with contextlib.suppress(JjqError):  # without numbers of the store those that say so are told all the same
+        found = await Shared.of(request.parts).stats()
+    healthy = verdict.ok and found is not None
+    broker, counters = broker_stats(request.parts), request.parts.counters
+    text = await request.run(lambda: "\n".join(_metrics(found, broker, counters, healthy)) + "\n")  # as above
     return Response(text, media_type="text/plain; version=0.0.4", headers={"cache-control": "no-store"})
 
 
@@ -241,8 +246,28 @@ _CHANNEL = {
 }  # fmt: skip
 
 
-def _metrics(found: dict[str, Any], counters: Counters, healthy: bool) -> Iterator[str]:
+def _metrics(found: dict[str, Any] | None, broker: dict[str, Any], counters: Counters, healthy: bool) -> Iterator[str]:
     yield from _family("jjq_healthy", "gauge", "Whether the disk takes what is written.", [({}, int(healthy))])
+    if found is not None:
+        yield from _of_store(found)
+    yield from _family("jjq_http_streams", "gauge", "Clients being sent events.", [({}, broker["streams"])])
+    yield from _family("jjq_http_waiting_bytes", "gauge", "Bytes that wait for them.", [({}, broker["waiting_bytes"])])
+    yield from _family(
+        "jjq_http_slow_clients", "counter", "Clients cut off for being slow.", [({}, counters.slow_clients)]
+    )
+    refused = counters.refused_connections
+    yield from _family("jjq_http_refused_connections", "counter", "Connections over the limit.", [({}, refused)])
+    answered = [
+        ({"operation": name, "status": str(status)}, n) for (name, status), n in list(counters.requests.items())
+    ]
+    yield from _family("jjq_http_requests", "counter", "Requests answered.", answered)
+    running = [({"operation": name}, count) for name, count in list(counters.running.items())]
+    yield from _family("jjq_http_running", "gauge", "Requests that are being answered, streams included.", running)
+    spent = [({"operation": name}, seconds) for name, seconds in list(counters.seconds.items())]
+    yield from _family("jjq_http_request_seconds", "counter", "Seconds they took, streams included.", spent)
+
+
+def _of_store(found: dict[str, Any]) -> Iterator[str]:
     free = found["store"]["disk_free_bytes"]
     yield from _family("jjq_disk_free_bytes", "gauge", "Free bytes on the store's disk.", [({}, free)])
     damaged = sorted({each["topic"] for each in found["damaged"]})
@@ -266,22 +291,6 @@ def _metrics(found: dict[str, Any], counters: Counters, healthy: bool) -> Iterat
     about = "Seconds since maintenance was last done in the background."
     age = None if turn is None else (found["at"] - turn["at"]) / 1e6
     yield from _family("jjq_maintenance_age_seconds", "gauge", about, [({}, age)])
-    broker = found["broker"]
-    yield from _family("jjq_http_streams", "gauge", "Clients being sent events.", [({}, broker["streams"])])
-    yield from _family("jjq_http_waiting_bytes", "gauge", "Bytes that wait for them.", [({}, broker["waiting_bytes"])])
-    yield from _family(
-        "jjq_http_slow_clients", "counter", "Clients cut off for being slow.", [({}, counters.slow_clients)]
-    )
-    refused = counters.refused_connections
-    yield from _family("jjq_http_refused_connections", "counter", "Connections over the limit.", [({}, refused)])
-    answered = [
-        ({"operation": name, "status": str(status)}, n) for (name, status), n in list(counters.requests.items())
-    ]
-    yield from _family("jjq_http_requests", "counter", "Requests answered.", answered)
-    running = [({"operation": name}, count) for name, count in list(counters.running.items())]
-    yield from _family("jjq_http_running", "gauge", "Requests that are being answered, streams included.", running)
-    spent = [({"operation": name}, seconds) for name, seconds in list(counters.seconds.items())]
-    yield from _family("jjq_http_request_seconds", "counter", "Seconds they took, streams included.", spent)
 
 
 def _families(

@@ -53,7 +53,7 @@ NEW_TOPIC = named(
 CHANGES = named(
     "TopicChanges",
     {
-        "type": "object", "additionalProperties": False,
+        "type": "object", "additionalProperties": False, "minProperties": 1,
         "properties": {
             "partitions": {"type": "integer", "minimum": 1, "maximum": 1024}, "add_columns": _COLUMNS, **_SETTINGS,
         },
@@ -167,10 +167,11 @@ async def read_offsets(request: Request) -> dict[str, Any]:
 
 @table.operation(
     "PATCH", "/api/topics/{topic}", "topic.alter", "Changes settings, adds partitions or columns.", parameters=[TOPIC],
-    body={JSON: CHANGES}, answers={200: ("The topic.", {JSON: TOPIC_JSON})},
+    body={JSON: CHANGES}, answers={200: ("The topic.", {JSON: TOPIC_JSON})}, scope="body",
 )  # fmt: skip
 async def alter_topic(request: Request) -> dict[str, Any]:
     given = await request.document()
+    request.allow("topic.alter", request.arguments["topic"])  # behind the body: without one nothing was begun
     columns = given.pop("add_columns", None)
     added = None if columns is None else columns_of(columns)
     topic = await request.run(request.store.alter_topic, request.arguments["topic"], add_columns=added, **given)

@@ -77,12 +77,24 @@ def test_health_turns_bad_when_another_store_is_in_the_place_of_this_one(
     said = "the store is another store now" if copied else "the store was removed or moved away"
     for path in ("/healthz", "/readyz"):
         assert front.json("GET", path, status=503)["reason"].startswith(said)
-    for path in ("/metrics", "/api/stats"):
-        assert front.json("GET", path, status=503)["message"].startswith(said)
+    assert front.json("GET", "/api/stats", status=503)["message"].startswith(said)
+    lines = front.client.get("/metrics").raise_for_status().text.splitlines()
+    assert "jjq_healthy 0" in lines
+    assert "jjq_http_refused_connections_total 0" in lines
+    assert not any(each.startswith("jjq_disk_free_bytes") for each in lines)
     if copied:
         shutil.rmtree(place)
     (tmp_path / "aside").rename(place)
     assert front.json("GET", "/readyz") == {"status": "ok"}
+
+
+def test_health_says_that_the_catalog_was_removed(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jjq.server.health._FRESH_S", 0.0)
+    catalog = front.store.path / "catalog.db"
+    catalog.rename(catalog.with_suffix(".aside"))
+    said = front.json("GET", "/healthz", status=503)["reason"]
+    assert said.startswith("the store's catalog was removed while it was open; put it back or run `jjq repair`")
+    catalog.with_suffix(".aside").rename(catalog)
 
 
 def test_a_disk_that_hangs_is_a_bad_one(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -510,6 +522,39 @@ def test_the_description_has_every_operation_once(front: Front) -> None:
     for each in all_operations():
         named = {one.name for one in each.parameters if one.where == "path"}
         assert set(re.findall(r"\{(\w+)\}", each.path)) == named
+
+
+def test_the_description_says_which_bodies_may_be_left_out(front: Front) -> None:
+    paths = front.json("GET", "/openapi.json")["paths"]
+    needed = {
+        f"{method} {path}": each["requestBody"]["required"]
+        for path, methods in paths.items() for method, each in methods.items() if "requestBody" in each
+    }  # fmt: skip
+    for operation, is_needed in {
+        "put /api/topics/{topic}/channels/{channel}": False, "patch /api/topics/{topic}": True, "post /api/topics": True,
+        "post /api/topics/{topic}/publish": False, "post /pub": True,
+    }.items():  # fmt: skip
+        assert needed[operation] is is_needed, operation
+
+
+def test_what_was_not_begun_is_not_in_the_audit_log(front: Front, caplog: pytest.LogCaptureFixture) -> None:
+    front.store.create_topic("t")
+    with caplog.at_level("INFO", "jjq.audit"):
+        for body in (b"", b"{}"):
+            said = front.json("PATCH", "/api/topics/t", status=400, content=body)["message"]
+            assert said.startswith("the body has nothing in it; it takes partitions, ")
+        with socket.create_connection(("127.0.0.1", front.port)) as client:  # who goes away amid the body
+            client.sendall(b"PATCH /api/topics/t HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{")
+        loop, parts = front.http._loop, front.http._parts
+        assert loop is not None
+        assert parts is not None
+        while not parts.counters.requests["alter_topic", 499]:
+            front.json("GET", "/healthz")
+        loop.call_soon_threadsafe(parts.stopping.set)
+        while front.client.get("/readyz").status_code == 200:
+            pass
+        assert front.code("DELETE", "/api/topics/t") == (503, "stopping")
+    assert [each for each in caplog.records if each.name == "jjq.audit"] == []
 
 
 def test_pages_fetch_nothing_from_elsewhere_and_run_nothing_inline(front: Front) -> None:

@@ -5,7 +5,9 @@ import re
 import pyarrow as pa
 import pytest
 
+from jjq.cli import wording
 from jjq.cli.wording import for_command_line
+from jjq.server.http_errors import for_http
 from tests.integration.conftest import Cli
 
 PYTHON = re.compile(r"\w+_\w+=|alter_topic|exist_ok|store\.\w+|jjq\.open|batch_id|True|None")
@@ -62,3 +64,26 @@ def test_an_error_says_what_to_type(flights: Cli, arguments: tuple[str, ...], st
 
 def test_other_messages_stay_as_they_are() -> None:
     assert for_command_line("offset 17 is beyond the end") == "offset 17 is beyond the end"
+
+
+# What is said of a store's place and of tokens, which nobody gives over HTTP; and a name that a body has as well.
+ONLY_TYPED = {
+    "give it topics to read, write or admin", "make one with jjq.open(path) or `jjq topic create`", "; name its directory",
+    ", or open it with read_only=True", "batch_id ",
+}  # fmt: skip
+
+
+def test_what_is_said_in_other_words_at_the_command_line_is_so_over_http() -> None:
+    said = [
+        *(python for python, _ in wording._SAID), "; read(metadata=['_offset']) adds what is no column",
+        "store.subscriber('s').seek({0: 2})", "; use it with store.subscriber('s')",
+    ]  # fmt: skip
+    assert {each for each in said if for_http(each) == each} == ONLY_TYPED
+    for each in said:
+        if each not in ONLY_TYPED:
+            assert not re.search(
+                r"\w=|alter_topic|store\.\w+|True|None",
+                for_http(each).replace("start=", "").replace("on_data_loss=", ""),
+            ), each
+            assert not PYTHON.search(for_command_line(each)), each
+    assert "`jjq" not in for_http("; if that is meant, `jjq writer reset w` forgets what this writer has committed")

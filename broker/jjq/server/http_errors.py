@@ -55,11 +55,25 @@ _SAID = (
         "Add one with alter_topic(add_columns=...)",
         'Add one by PATCH /api/topics/TOPIC with {"add_columns": {NAME: TYPE}}',
     ),
+    (
+        "Columns are added with alter_topic(add_columns=...)",
+        'Columns are added by PATCH /api/topics/TOPIC with {"add_columns": {NAME: TYPE}}',
+    ),
+    ("change it with alter_topic", "change it by PATCH /api/topics/TOPIC"),
     ("add some with alter_topic", 'add some by PATCH /api/topics/TOPIC with {"partitions": N}'),
     ("make it with create=True", "make it by PUT /api/topics/TOPIC/channels/CHANNEL"),
+    ("with create_subscriber, or `jjq subscriber create`", "by POST /api/subscribers"),
+    (
+        "make it with timestamps='producer' to push them",
+        'make one by POST /api/topics with "timestamps": "producer" to push them',
+    ),
+    ("at once (store.stage)", "at once (POST /api/commit)"),
+    ("; null is None", "; write null"),
     ("; read from 'earliest', or with on_data_loss='skip'", "; read with start=earliest, or on_data_loss=skip"),
 )
 _SEEK = re.compile(r"store\.subscriber\('([^']*)'\)\.seek\(\{(\d+): (\d+)\}\)")
+_METADATA = re.compile(r"; read\(metadata=\[.*?\]\) adds what is no column")
+_RESET = re.compile(r"`jjq writer reset (\S+)`")
 _HANDLE = re.compile(
     r"; use it with store\.subscriber\('[^']*'\)|; get it again with store\.topic\('[^']*'\), if it was made again"
 )
@@ -112,4 +126,6 @@ def for_http(message: str) -> str:
     for python, request in _SAID:
         message = message.replace(python, request)
     message = _SEEK.sub(r'POST /api/subscribers/\1/seek with {"start": {"\2": \3}}', message)
+    message = _METADATA.sub("; the parameter metadata adds what is no column", message)
+    message = _RESET.sub(r"DELETE /api/writers/\1", message)
     return _HANDLE.sub("", message)

@@ -211,6 +211,9 @@ def test_errors_say_what_to_request_and_not_what_to_call_in_python(front: Front)
     asked: list[tuple[str, str, Any]] = [
         ("POST", "/api/topics", {"name": "t"}), ("POST", "/api/subscribers", made), ("GET", "/api/topics/t/channels/c", None),
         ("POST", "/api/topics/t/records", {"value": {"b": 1}}), ("POST", "/api/subscribers/s/pop", None),
+        ("POST", "/api/topics", {"name": "t", "exist_ok": True, "sync": "none"}),
+        ("POST", "/api/topics", {"name": "t", "exist_ok": True, "schema": {"a": "int32", "b": "int32"}}),
+        ("GET", "/api/subscribers/t", None),
     ]  # fmt: skip
     said = [front.client.request(method, path, json=body).json()["message"] for method, path, body in asked]
     assert said[0].endswith('; with "exist_ok": true it is used as it is')
@@ -218,4 +221,7 @@ def test_errors_say_what_to_request_and_not_what_to_call_in_python(front: Front)
     assert said[2].endswith("make it by PUT /api/topics/TOPIC/channels/CHANNEL")
     assert said[3].endswith('Add one by PATCH /api/topics/TOPIC with {"add_columns": {NAME: TYPE}}')
     assert 'POST /api/subscribers/s/seek with {"start": {"0": 2}} goes on from there' in said[4]
+    assert said[5].endswith("or change it by PATCH /api/topics/TOPIC")
+    assert said[6].endswith('added by PATCH /api/topics/TOPIC with {"add_columns": {NAME: TYPE}}')
+    assert said[7].endswith("that is a topic; make a subscriber of it by POST /api/subscribers")
     assert not [each for each in said if "store." in each or "=True" in each or "alter_topic" in each]

@@ -379,6 +379,7 @@ class Channel:
         """Becomes a consumer: a row that names it, and a lock that lasts as long as this process."""
         now = self._clock()
         self._receiving.learn(self._state.state(now).places)
+        self._store.catalog.check_named()  # before a file is made in another store
         consumer = presence.Presence(self._store.path, self.id)
         try:
             self._state.add_consumer(consumer.id, host(), os.getpid(), now)

@@ -66,6 +66,7 @@ class Interest:
         directory = registry(self._store)
         with files.translated("subscribe in", directory):
             if self.id is None:
+                self._store.catalog.check_named()  # before anything is made in another store
                 files.make_dirs(directory, within=self._store.path)
                 chosen = uuid.uuid4().hex
                 self._fd = files.create(directory / f"{chosen}{LOCK}")

@@ -346,7 +346,11 @@ class Subscriber:
             self._check_open()
             # A store that cannot be written takes no lock: polling it moves nothing.
             if self._lock is None and not self._store.read_only:
-                self._lock = ConsumerLock(lock_path(self._store.path, self.id), self.name)
+                self._lock = self._consumer_lock()
+
+    def _consumer_lock(self) -> ConsumerLock:
+        self._store.catalog.check_named()  # before a file is made in another store
+        return ConsumerLock(lock_path(self._store.path, self.id), self.name)
 
     # --- moving ------------------------------------------------------------------------------------------------------
 
@@ -358,7 +362,7 @@ class Subscriber:
         with self._mutex:  # from the lock on, or a poll that begins beside it would meet that
             self._check_open()
             self._check_writable("seek", "peek and poll")
-            held = self._lock or ConsumerLock(lock_path(self._store.path, self.id), self.name)
+            held = self._lock or self._consumer_lock()
             try:
                 places = resolve_places(self._topic, start, self.on_data_loss)
                 if isinstance(start, Mapping):

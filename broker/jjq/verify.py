@@ -99,8 +99,20 @@ class Verifier:
 
     def _sound_catalog(self) -> bool:
         path = self._store.path / "catalog.db"
-        if layout.catalog_is_lost(self._store.path):  # taken away under an open store
+        if (
+            layout.catalog_is_lost(self._store.path) and (self._store.path / "jjq.json").exists()
+        ):  # taken away under an open store
             self._problem("catalog", f"{path} is missing", "Run `jjq repair`, which builds it again", path=str(path))
+            return False
+        try:
+            self._catalog.check_named()
+        except StoreError as error:
+            if "errno" not in error.details:
+                raise
+            said, _, advice = error.message.partition(
+                "; "
+            )  # the store is gone, and what is in its place is not to be repaired
+            self._problem("catalog", said, (advice or "open it again").capitalize(), path=str(path))
             return False
         for found in self._catalog.problems():
             self._problem("catalog", f"{path}: {found}", "Run `jjq repair`, which builds it again", path=str(path))

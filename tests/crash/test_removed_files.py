@@ -122,6 +122,38 @@ def test_a_store_whose_place_cannot_be_looked_at_is_said_to_be_so(place: Path, t
                 call()
 
 
+def test_nothing_is_made_in_a_copy_that_lies_in_the_place_of_the_store(place: Path, tmp_path: Path) -> None:
+    path = place / "store"
+    with jjq.open(path, maintenance=False) as store:
+        topic, subscriber = begin(store, "always")
+        topic.push(b"more")
+        channel, subscription = store.channel("t", "c", create=True), store.pubsub()
+        path.rename(tmp_path / "aside")
+        shutil.copytree(tmp_path / "aside", path)
+        before = sorted(path.rglob("*"))
+        for use in (
+            subscriber.poll,
+            lambda: subscriber.seek(0),
+            channel.receive,
+            lambda: subscription.subscribe("news"),
+        ):
+            with pytest.raises(jjq.StoreError, match="is another store now than was opened"):
+                use()
+        problem = str(store.verify().problems[0])
+        assert problem.endswith("was replaced while it was open. Open it again")
+        assert sorted(path.rglob("*")) == before
+
+
+def test_verify_says_that_the_store_is_gone(store: jjq.Store, place: Path, tmp_path: Path) -> None:
+    begin(store, "always")
+    place.rename(tmp_path / "aside")
+    [problem] = store.verify().problems
+    assert (
+        str(problem) == f"catalog: {place} was removed or moved away while it was open. Put it back, and open it again"
+    )
+    (tmp_path / "aside").rename(place)
+
+
 @pytest.mark.parametrize("opened", [False, True])
 def test_who_pushes_to_a_topic_without_its_directory_is_told_to_repair(place: Path, opened: bool) -> None:
     path = place / "store"

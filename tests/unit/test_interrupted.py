@@ -354,6 +354,41 @@ def test_wherever_a_function_is_interrupted_as_it_begins_no_file_stays_locked(wr
             files.close(fd)
 
 
+def test_an_interrupt_as_a_single_statement_ends_leaves_no_lock_with_its_traceback(tmp_path: Path) -> None:
+    leaves = contextlib._GeneratorContextManager.__exit__.__code__
+
+    def at_exit(number: int) -> Callable[[FrameType, str, Any], Any]:
+        left = itertools.count(number, -1)
+
+        def trace(frame: FrameType, event: str, _: Any) -> Any:
+            if (
+                frame.f_code is leaves
+                and frame.f_back
+                and "sqlite" in frame.f_back.f_code.co_filename
+                and next(left) == 0
+            ):
+                raise KeyboardInterrupt
+
+        return trace
+
+    with jjq.open(tmp_path, maintenance=False) as store:
+        lock, held = files.open_rw(tmp_path / "catalog.lock"), []
+        values = {"writer_id": "w", "batch_id": 1, "run": "r"}
+
+        def run() -> None:
+            try:
+                store.catalog.driver.run("claim_writer_batch", durable=True, **values)
+            except KeyboardInterrupt as error:
+                held.append(error)
+                raise
+
+        while traced(run, at_exit(len(held))):
+            assert files.lock(lock, wait=False)
+            files.set_lock(lock, files.FREE)
+        assert held
+        files.close(lock)
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
 @pytest.mark.parametrize("led", [True, False], ids=["leads", "follows"])
 def test_after_an_interrupt_somebody_reads_what_the_kernel_tells(

@@ -142,8 +142,8 @@ OPERATIONS: tuple[tuple[Any, Callable[[jjq.Topic], object], str], ...] = (
     (PartitionLog._write, lambda topic: topic.push("a", key="k"), "topics/{id}/0/lock"),
     (PartitionLog.locked, lambda topic: topic.push_table(pa.table({"value": ["a"]}), writer_id="w", batch_id=1),
      "topics/{id}/0/lock"),
-    (SqliteDriver._alone, lambda topic: topic.pause(), "catalog.lock"),
-    (SqliteDriver._alone, lambda topic: topic._store.subscriber("s").pop(), "catalog.lock"),
+    (SqliteDriver._begin_alone, lambda topic: topic.pause(), "catalog.lock"),
+    (SqliteDriver._begin_alone, lambda topic: topic._store.subscriber("s").pop(), "catalog.lock"),
     (Maintenance.__enter__, lambda topic: topic._store.maintain(), "maintenance.lock"),
     (ConsumerLock.__init__, lambda topic: topic._store.subscriber("s").poll(), "subscribers/{subscriber}.lock"),
 )  # fmt: skip

@@ -134,34 +134,41 @@ class SqliteDriver:
         `durable` (synchronous FULL) means on disk when it returns; otherwise a power cut may undo it, in order with all
         later ones that are not durable either.
         """
-        with self._alone(durable) as connection:
-            try:  # as above
-                connection.execute("BEGIN IMMEDIATE")
-                yield Transaction(connection)
-                connection.execute("COMMIT")
-            finally:
-                _roll_back(connection)
-
-    def run(self, name: str, /, *, durable: bool, **values: Any) -> int:
-        """One statement as a transaction of its own, which costs less than `write`; returns the number of rows changed."""
-        with self._alone(durable) as connection:
-            return connection.execute(QUERIES[name], values).rowcount
-
-    @contextlib.contextmanager
-    def _alone(self, durable: bool) -> Iterator[sqlite3.Connection]:
-        """The connection, while no other thread or process writes."""
-        if self.read_only:
-            raise StoreReadOnly(f"the store at {self.path.parent} is read-only; nothing was changed")
+        self._check_writable()
         with self._mutex, self._translated():
             connection = self._open()
             try:
-                files.lock(self._lock_fd)
-                self.check_named()
-                _roll_back(connection)  # what several interrupts have left open after all
-                self._sync(connection, durable)
-                yield connection
+                self._begin_alone(connection, durable)
+                try:  # as above
+                    connection.execute("BEGIN IMMEDIATE")
+                    yield Transaction(connection)
+                    connection.execute("COMMIT")
+                finally:
+                    _roll_back(connection)
             finally:
                 files.set_lock(self._lock_fd, files.FREE)
+
+    def run(self, name: str, /, *, durable: bool, **values: Any) -> int:
+        """One statement as a transaction of its own, which costs less than `write`; returns the number of rows changed."""
+        self._check_writable()
+        with self._mutex, self._translated():
+            connection = self._open()
+            try:  # here, and in no generator: an interrupt as that is left would keep the lock as long as its traceback
+                self._begin_alone(connection, durable)
+                return connection.execute(QUERIES[name], values).rowcount
+            finally:
+                files.set_lock(self._lock_fd, files.FREE)
+
+    def _check_writable(self) -> None:
+        if self.read_only:
+            raise StoreReadOnly(f"the store at {self.path.parent} is read-only; nothing was changed")
+
+    def _begin_alone(self, connection: sqlite3.Connection, durable: bool) -> None:
+        """From here on no other thread or process writes. The caller unlocks, also where this was interrupted."""
+        files.lock(self._lock_fd)
+        self.check_named()
+        _roll_back(connection)  # what several interrupts have left open after all
+        self._sync(connection, durable)
 
     def _sync(self, connection: sqlite3.Connection, durable: bool) -> None:
         if self._full is not durable:

@@ -61,7 +61,11 @@ def forget(store: Path, channel_id: int, consumer: str) -> None:
 
 def sweep(store: Path, channel_id: int) -> None:
     """Removes locks that nobody holds: their consumers died before anybody knew of them."""
-    for path in directory(store, channel_id).glob("*.lock"):
+    try:
+        found = [path for path in directory(store, channel_id).iterdir() if path.suffix == ".lock"]
+    except FileNotFoundError:  # the channel was deleted meanwhile
+        return
+    for path in found:
         with contextlib.suppress(OSError):
             # One that was made a moment ago may not be locked yet.
             if time.time() - path.stat().st_mtime > _YOUNG_S and not is_alive(store, channel_id, path.stem):

@@ -169,11 +169,13 @@ def push_threads(run: Run) -> list[Row]:
         run.place() as place,
         topic(place, "always") as log,
         contextlib.closing(Gathered(place / "bare", bytes(800))) as bare,
+        contextlib.closing(BareFile(place / "disk", os.urandom(800))) as disk,
     ):
         figures = run.interleave(
             {
                 "threads": lambda: rate(threads * each, lambda: together(functools.partial(push_one, log))),
                 "one": lambda: rate(alone, lambda: push_one(log, alone)),
+                "disk": lambda: rate(alone, lambda: disk.append(alone)),
                 "bound": lambda: rate(threads * each, lambda: bound(functools.partial(push_one, log))),
                 "bare": lambda: rate(threads * each, lambda: together(bare.append)),
             },
@@ -181,6 +183,7 @@ def push_threads(run: Run) -> list[Row]:
         )
     return [
         Row("push of 100 B, always, 64 threads", "one thread", "/s", figures["threads"], figures["one"], at_least(4)),
+        Row("the same", "one thread's write + fdatasync of 800 B", "/s", figures["threads"], figures["disk"]),
         Row("the same, bound to one processor", "one thread", "/s", figures["bound"], figures["one"]),
         Row(
             "64 threads for which one writes and syncs 800 B each",

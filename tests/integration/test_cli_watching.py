@@ -147,16 +147,17 @@ def _controlling(terminal: int) -> None:
 
 
 class Looked(io.BytesIO):
-    """Where a command writes: which threads there are as it does so first, upon which it is interrupted."""
+    """Where a command writes: which threads it has begun as it does so first, upon which it is interrupted."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.threads: set[str] = set()
+        self.before = set(threading.enumerate())  # of other tests' stores
+        self.begun: set[str] | None = None
 
     def write(self, data: object) -> int:
-        if self.threads:
+        if self.begun is not None:
             return len(data)  # type: ignore[arg-type]
-        self.threads = {each.name for each in threading.enumerate()}
+        self.begun = {each.name for each in threading.enumerate() if each not in self.before}
         raise KeyboardInterrupt
 
 
@@ -177,5 +178,5 @@ def test_who_only_looks_or_waits_for_records_does_no_maintenance(
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(looked))
     monkeypatch.setenv("JJQ_STORE", str(filled.store))
     main(command)
-    assert looked.threads
-    assert ("jjq-maintenance" in looked.threads) is maintains
+    assert looked.begun is not None
+    assert ("jjq-maintenance" in looked.begun) is maintains

@@ -3,11 +3,13 @@
 # ruff: noqa: F811 - fixtures are imported by their names
 
 import os
+import shutil
 import time
 
 import pytest
 
 import jjq
+from jjq import presence
 from tests.channels import SECOND, Clock, Consumer, clock, consumer, die, not_before, store, topic, values  # noqa: F401
 
 # --- pausing, emptying, deleting -------------------------------------------------------------------------------------
@@ -222,3 +224,10 @@ def test_a_clock_that_is_set_back_holds_up_nothing_that_was_given_back(consumer:
     clock.advance(-3600)
     again = consumer()
     assert values(again.receive(10)) == [b"b"]
+
+
+def test_who_joins_a_channel_that_is_deleted_meanwhile_sweeps_nothing(consumer: Consumer, store: jjq.Store) -> None:
+    work = consumer()
+    work.receive(1, timeout=0)
+    shutil.rmtree(presence.directory(store.path, work.id))
+    presence.sweep(store.path, work.id)

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from jjq.catalog.rows import TopicRow
 from jjq.config import TopicConfig
-from jjq.log import format as fmt
 from jjq.log.contracts import LogSettings
+from jjq.log.template import RowsTemplate
 from jjq.schema import physical
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class Facts:
     def __init__(self, store: StoreParts, topic_id: str) -> None:
         self._store, self._topic_id = store, topic_id
         self._physical: dict[int, pa.Schema] = {}
-        self._templates: dict[int, fmt.RowsTemplate | None] = {}
+        self._templates: dict[int, RowsTemplate | None] = {}
 
     def row(self) -> TopicRow:
         row = self._store.catalog.topic_by_id(self._topic_id)
@@ -47,9 +47,9 @@ class Facts:
             found = self._physical[version] = physical(schemas[version])
         return found
 
-    def template(self, version: int) -> fmt.RowsTemplate | None:
+    def template(self, version: int) -> RowsTemplate | None:
         if version not in self._templates:
             schema = self.physical(version)
             raw = schema == physical(None)
-            self._templates[version] = fmt.RowsTemplate(schema) if raw else None
+            self._templates[version] = RowsTemplate(schema) if raw else None
         return self._templates[version]

@@ -325,7 +325,7 @@ def lock_in_turn(fd: int) -> None:
 
 # `set_lock(fd, FREE)` unlocks. As a function of Python it would have a line before which an interrupt could come.
 set_lock = fcntl.flock
-FREE = fcntl.LOCK_UN
+EXCLUSIVE, FREE = fcntl.LOCK_EX, fcntl.LOCK_UN
 
 
 @contextlib.contextmanager

@@ -13,10 +13,10 @@ from jjq.clock import now_us
 from jjq.deferral import Delay, defer_all, delay_us
 from jjq.errors import DamagedSegment, DataLoss, Forbidden, InvalidArgument, OffsetOutOfRange
 from jjq.headers import check_headers, headers_array, headers_size, null_headers
-from jjq.log.requests import OVERHEAD_BYTES, TEMPLATE_ROWS, Append
+from jjq.log.requests import OVERHEAD_BYTES, TEMPLATE_ROWS, Append, as_batch
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Commit, PositionRange, Positions, StagedFile
-from jjq.schema import PLAIN, SYSTEM_FIELDS, decoded_size, is_frame, longest, pushed, rows_to_table, to_bytes, to_table
+from jjq.schema import SYSTEM_FIELDS, decoded_size, is_frame, longest, pushed, rows_to_table, to_bytes, to_table
 from jjq.staging import partition_of, prepare, split
 from jjq.values import flag, shown
 
@@ -79,7 +79,7 @@ def push_many(
             requests[place] = request(
                 topic,
                 values if whole else [values[i] for i in rows],
-                [None] * len(rows) if key_list is None else [key_list[i] for i in rows],
+                None if key_list is None else [key_list[i] for i in rows],
                 None if pairs is None else [pairs[i] for i in rows],
                 None if timestamps is None else [timestamps[i] for i in rows],
             )
@@ -147,19 +147,11 @@ def _link_requests(
 ) -> Positions:
     with store.stage() as stage:
         for place, request in sorted(requests.items()):
-            batch = request.batch
-            if batch is None:
-                headers = null_headers(request.rows) if request.headers is None else headers_array(request.headers)
-                keys, user = (
-                    pa.array(request.keys, pa.binary()),
-                    pa.table({"value": pa.array(request.values, pa.binary())}),
-                )
-            else:
-                keys, headers = batch.column(0), batch.column(1)
-                # By its own columns: one that was built later may have more.
-                user = pa.Table.from_batches([batch.select(batch.schema.names[2:])])
+            batch = as_batch(request)
+            # By its own columns: one that was built later may have more.
+            user = pa.Table.from_batches([batch.select(batch.schema.names[2:])])
             stamps = None if request.stamps is None else pa.array(request.stamps, pa.int64())
-            stage.write(topic, user, partition=place, keys=keys, headers=headers, timestamps=stamps)
+            stage.write(topic, user, partition=place, keys=batch.column(0), headers=batch.column(1), timestamps=stamps)
         staged = stage.finish()
         result = store.commit(staged)
     return _linked(topic, result, staged, places)
@@ -205,27 +197,27 @@ def _most_bytes(topic: Topic) -> int:
     return min(topic.config.max_batch_bytes, _MOST_BYTES)
 
 
-def _plain_batch(values: Sequence[Any], keys: Sequence[bytes | None], limit: int) -> tuple[pa.RecordBatch, int] | None:
-    """Many values of a topic without a schema, checked and built in one pass by pyarrow, and how many bytes they and their keys
+def _plain_columns(
+    values: Sequence[Any], keys: Sequence[bytes | None] | None, limit: int
+) -> tuple[pa.Array, pa.Array | None, int] | None:
+    """Many values of a topic without a schema and their keys, checked and built in one pass by pyarrow, and how many bytes they
     have. None where one of them may be wrong or too long, for who looks at each and says which."""
-    rows = len(values)
     try:
         column = pa.array(values, pa.binary())
-        names = None if keys.count(None) == rows else pa.array(keys, pa.binary())
+        names = None if keys is None else pa.array(keys, pa.binary())
     except (pa.ArrowException, ValueError):
         return None
     built = [column] if names is None else [column, names]
     if any(isinstance(each, pa.ChunkedArray) for each in built):  # more than one message can hold
         return None
-    size = sum(each.buffers()[2].size for each in built)
+    size = sum([each.buffers()[2].size for each in built])
     if size > limit and sum(map(longest, built)) > limit:
         return None
-    names = pa.nulls(rows, pa.binary()) if names is None else names
-    return pa.RecordBatch.from_arrays([names, null_headers(rows), column], schema=PLAIN), size
+    return column, names, size
 
 
 def request(
-    topic: Topic, values: Sequence[Any], keys: Sequence[bytes | None], headers: list[Any] | None,
+    topic: Topic, values: Sequence[Any], keys: Sequence[bytes | None] | None, headers: list[Any] | None,
     timestamps: Sequence[Timestamp] | None,
 ) -> Append:  # fmt: skip
     stamps = topic.stamps(timestamps, len(values))
@@ -233,11 +225,12 @@ def request(
     if len(values) > (TEMPLATE_ROWS if topic.schema is None else 1):
         _check_early(topic, values)
     if topic.schema is None:
-        plain = _plain_batch(values, keys, limit) if headers is None and len(values) > TEMPLATE_ROWS else None
+        plain = _plain_columns(values, keys, limit) if headers is None and len(values) > TEMPLATE_ROWS else None
         if plain is not None:
-            batch, size = plain
+            column, names, size = plain
             topic.check_size(size, _most_bytes(topic), "the batch")
-            return Append(topic.schema_version, batch=batch, stamps=stamps, size=size + OVERHEAD_BYTES)
+            return Append(topic.schema_version, names, column, stamps=stamps, size=size + OVERHEAD_BYTES)
+        keys = keys if keys is not None else [None] * len(values)
         # In passes over the whole list: a loop over the records would cost as much as writing them.
         kinds = set(map(type, values))
         if not kinds <= {bytes, NoneType}:
@@ -260,7 +253,7 @@ def request(
     topic.check_size(table.nbytes, _most_bytes(topic), "the batch")
     batch = pa.RecordBatch.from_arrays(
         [
-            pa.array(keys, pa.binary()),
+            pa.nulls(len(values), pa.binary()) if keys is None else pa.array(keys, pa.binary()),
             null_headers(len(values)) if headers is None else headers_array(headers),
             *(column.combine_chunks() for column in table.columns),
         ],

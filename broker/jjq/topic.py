@@ -198,7 +198,7 @@ class Topic:
     ) -> PositionRange:  # fmt: skip
         """Appends records to the partition that `choose` gave for them; raises MorePartitions when it would give another
         one by now, and then nothing was appended."""
-        request = pushing.request(self, values, [None] * len(values) if keys is None else keys, headers, timestamps)
+        request = pushing.request(self, values, keys, headers, timestamps)
         appended = self.append_all({place: request}, among)
         if appended is None:
             raise MorePartitions

@@ -242,12 +242,12 @@ def documented(heading: str) -> list[tuple[int, int]]:
 
 
 def test_the_field_of_an_active_message_is_as_drawn() -> None:
-    fields = fields_of(fmt._ACTIVE.format, fmt._ACTIVE_CRC.format)
+    fields = fields_of(fmt.ACTIVE.format, fmt.ACTIVE_CRC.format)
     assert documented("The field of an active message") == fields
     text = section(page("docs/format.md"), "The field of an active message")
-    size = fmt._ACTIVE.size + fmt._ACTIVE_CRC.size
-    assert f"{size} bytes become {fmt._ACTIVE_CHARS} characters" in text
-    assert f"the last {fmt._CRC_CHARS} of the {fmt._ACTIVE_CHARS} characters as `{fmt._NO_CRC.decode()}`" in text
+    size = fmt.ACTIVE.size + fmt.ACTIVE_CRC.size
+    assert f"{size} bytes become {fmt.ACTIVE_CHARS} characters" in text
+    assert f"the last {fmt.CRC_CHARS} of the {fmt.ACTIVE_CHARS} characters as `{fmt.NO_CRC.decode()}`" in text
 
 
 def test_an_index_entry_is_as_drawn() -> None:
@@ -276,7 +276,7 @@ def test_the_field_of_a_sealed_batch_is_as_drawn() -> None:
 
 def test_the_magics_are_as_written() -> None:
     text = page("docs/format.md")
-    for magic in (fmt._MAGIC_ACTIVE, fmt._MAGIC_SEALED):
+    for magic in (fmt.MAGIC_ACTIVE, fmt._MAGIC_SEALED):
         assert f"`{magic.decode()}`" in text
         assert f"`{fmt.b2a_base64(magic, newline=False).decode()}`" in text
     assert fmt.FORMAT_VERSION == 1  # the tables are of this version

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from jjq.headers import null_headers
 from jjq.log.flat import PREFIX
-from jjq.log.format import ActiveField, Encoded, RowsTemplate, check_active, place
+from jjq.log.format import ActiveField, Encoded, check_active, place
+from jjq.log.template import RowsTemplate
 from jjq.schema import physical
 
 SCHEMA = physical(None)
@@ -51,6 +52,19 @@ def test_a_batch_becomes_the_bytes_that_its_lists_become(values: list[bytes | No
     assert TEMPLATE.encode_batch(batch_of(nothing, arrays[1], arrays[2])) == TEMPLATE.encode(
         [0] * rows, [None] * rows, values
     )
+
+
+@given(ITEMS, st.data())
+def test_columns_become_the_bytes_that_their_lists_become(values: list[bytes | None], data: st.DataObject) -> None:
+    rows = len(values)
+    keys = data.draw(st.none() | st.lists(st.none() | st.binary(max_size=9), min_size=rows, max_size=rows))
+    times = st.lists(st.integers(-(1 << 60), 1 << 60), min_size=rows, max_size=rows)
+    stamps = data.draw(st.none() | times)
+    names = None if keys is None else pa.array(keys, pa.binary())
+    expected = TEMPLATE.encode(stamps or [0] * rows, keys or [None] * rows, values)
+    found = TEMPLATE.encode_columns(stamps, names, pa.array(values, pa.binary()))
+    assert (found.head, b"".join(found.body)) == (expected.head, b"".join(expected.body))
+    assert (found.min_ts, found.max_ts, found.rows) == (expected.min_ts, expected.max_ts, expected.rows)
 
 
 @given(ITEMS, st.integers(0, 5), st.integers(0, 5))

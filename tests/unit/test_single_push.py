@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 import jjq
 from jjq.log import format as fmt
+from jjq.log.template import RowsTemplate
 from jjq.schema import physical
 
 SCHEMA = physical(None)
-TEMPLATE = fmt.RowsTemplate(SCHEMA)
+TEMPLATE = RowsTemplate(SCHEMA)
 INT = st.integers(0, (1 << 62) - 1)
 
 

@@ -6,7 +6,6 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,10 +13,9 @@ from pyarrow import flight
 
 from jjq import wire
 from jjq.client.connection import Connection, never_end
-from jjq.headers import headers_array, null_headers
-from jjq.log.format import listed
-from jjq.log.requests import TEMPLATE_ROWS, Append, MorePartitions
-from jjq.schema import HEADERS, PLAIN
+from jjq.headers import null_headers
+from jjq.log.requests import Append, MorePartitions, as_batch, byte_strings
+from jjq.schema import PLAIN
 
 # An open stream keeps a thread of the broker. To open one takes about as long as to append.
 _IDLE_S = 1.0
@@ -102,7 +100,7 @@ class Streams:
                     "partition": partition, "among": among, "since": since, "broker": broker, "id": number.id,
                     "done": number.done, "again": True,
                 }  # fmt: skip
-                batch = pa.RecordBatch.from_arrays([_NO_KEY, _NO_HEADERS, _byte_strings([value])], schema=PLAIN)
+                batch = pa.RecordBatch.from_arrays([_NO_KEY, _NO_HEADERS, byte_strings([value])], schema=PLAIN)
                 return self._send(client, key, PLAIN, batch, wire.encode(about))
 
             return self._told(key[0], partition, self._connection.persist(act, safe=False))
@@ -178,7 +176,7 @@ class RemoteLog:
         about: dict[str, Any] = {"partition": self._partition, "among": request.among}
         if request.stamps is not None:
             about["stamps"] = list(request.stamps)
-        told = self._streams.append((self._topic_id, request.version), _batch(request), about)
+        told = self._streams.append((self._topic_id, request.version), as_batch(request), about)
         request.offset = told["start"]
         request.timestamp = told["timestamp"] if request.stamps is None else request.stamps[0]
 
@@ -186,21 +184,3 @@ class RemoteLog:
         """See `jjq.log.partition.PartitionLog.append_value`."""
         told = self._streams.append_value((self._topic_id, version), value, self._partition, among)
         return told["start"], told["timestamp"]
-
-
-def _batch(request: Append) -> pa.RecordBatch:
-    if request.batch is not None:
-        return request.batch
-    rows = request.rows
-    headers = null_headers(rows) if request.headers is None else headers_array(request.headers).cast(HEADERS)
-    return pa.RecordBatch.from_arrays(
-        [_byte_strings(request.keys), headers, _byte_strings(request.values)], schema=PLAIN
-    )
-
-
-def _byte_strings(items: Sequence[bytes | None]) -> pa.Array:
-    if len(items) > TEMPLATE_ROWS:
-        return pa.array(items, pa.binary())
-    nulls, bits, ends, data = listed(items)
-    buffers = [pa.py_buffer(bits) if nulls else None, pa.py_buffer(ends), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.binary(), len(items), buffers, nulls)

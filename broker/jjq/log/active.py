@@ -18,6 +18,7 @@ from jjq.errors import DamagedSegment
 from jjq.log import format as fmt
 from jjq.log.format import BATCH, CLOSE, ENTRY_SIZE, NO_TS, OPEN, SYNC, SYNCED, ActiveField, Encoded, Entry
 from jjq.log.stream import NOTHING, empty_index, stream_paths
+from jjq.log.template import RowsTemplate
 from jjq.model import Segment
 
 LARGE_BYTES = 1 << 20  # the disk begins with so much at once
@@ -173,7 +174,7 @@ class ActiveFile:
         left it torn."""
         return (
             files.size(self._index_fd) == self._known * ENTRY_SIZE
-            and self._ends_locked()
+            and (files.size(self._fd) == self.length if self._size == self.length else self._ends_locked())
             and not self.closed
             and not self.failed
             and self._known > 0
@@ -209,40 +210,43 @@ class ActiveFile:
         """
         first = offset = self.end
         start = position = self.length
-        crc, run_max, low_ts = self.crc, self.run_max_ts, self.min_ts
         appended_at = max(now, self.appended_at)
-        flags = SYNCED if sync else 0
+        heads: list[bytes] = []
         buffers: list[Any] = []
-        packed: list[bytes] = []
         for message in messages:
-            rows, low, high = message.rows, message.min_ts, message.max_ts
-            field = ActiveField(topic, partition, offset, rows, self.synced_position, appended_at)
-            size = sum(map(len, message.body))
-            head = fmt.place(message, field)
-            for part in (head, *message.body):
-                crc = fmt.crc32c(part, crc)
-            length = len(head) + size
-            buffers += (head, *message.body)
-            run_max = max(run_max, high)
-            entry = (
-                BATCH, flags, 0, message.layout, offset, rows, position, length, low, high, run_max, appended_at, crc,
-            )  # fmt: skip
-            packed.append(fmt.pack_entry(entry))
-            low_ts = min(low_ts, low)
-            offset += rows
-            position += length
-        written = position - start
-        if written <= _JOIN_BYTES:
-            if sync and position > self._size:
-                buffers.append(_ahead(start, written))
-            written = files.pwrite(self._fd, b"".join(buffers), start, written)
+            field = ActiveField(topic, partition, offset, message.rows, self.synced_position, appended_at)
+            heads.append(fmt.place(message, field))
+            buffers += (heads[-1], *message.body)
+            offset += message.rows
+        length = written = sum(map(len, buffers))
+        if length <= _JOIN_BYTES:
+            if sync and start + length > self._size:
+                buffers.append(_ahead(start, length))
+            written = files.pwrite(self._fd, b"".join(buffers), start, length)
         else:
             files.pwrite_all(self._fd, buffers, start)
         self._size = max(self._size, start + written)
-        if not sync and position - start >= LARGE_BYTES:
-            # Or the sync at the end would wait for all of the file.
-            files.begin_writing(self._fd, start, position - start)
-        self._count_locked(b"".join(packed), sync)
+        if length > (_JOIN_BYTES if sync else LARGE_BYTES):
+            # The disk is at work while the checksums are made; without `sync`, the one at the end would wait for all of the file.
+            files.begin_writing(self._fd, start, length)
+        crc, run_max, low_ts, offset = self.crc, self.run_max_ts, self.min_ts, first
+        packed: list[bytes] = []
+        for head, message in zip(heads, messages, strict=True):
+            rows, low, high = message.rows, message.min_ts, message.max_ts
+            length = len(head) + sum(map(len, message.body))
+            for part in (head, *message.body):
+                crc = fmt.crc32c(part, crc)
+            run_max, low_ts = max(run_max, high), min(low_ts, low)
+            entry = (
+                BATCH, SYNCED if sync else 0, 0, message.layout, offset, rows, position, length, low, high, run_max,
+                appended_at, crc,
+            )  # fmt: skip
+            packed.append(fmt.pack_entry(entry))
+            offset += rows
+            position += length
+        if sync:
+            self._sync_locked()
+        files.pwrite(self._index_fd, b"".join(packed), self._known * ENTRY_SIZE)
         self.end, self.length, self.crc = offset, position, crc
         self.appended_at, self.run_max_ts, self.min_ts = appended_at, run_max, low_ts
         if sync:
@@ -251,7 +255,7 @@ class ActiveFile:
         return first
 
     def append_value_locked(
-        self, template: fmt.RowsTemplate, topic: bytes, partition: int, value: bytes, now: int, sync: bool,
+        self, template: RowsTemplate, topic: bytes, partition: int, value: bytes, now: int, sync: bool,
         mark: tuple[bytes, int] = fmt.NO_MARK,
     ) -> tuple[int, int]:  # fmt: skip
         """`append_locked` of one value without a key, at the broker's time, in half the time; its offset and timestamp."""
@@ -271,7 +275,9 @@ class ActiveFile:
         entry = fmt.ENTRY.pack(
             BATCH, flags, 0, template.layout, offset, 1, position, length, ts, ts, ts, appended_at, crc
         )
-        self._count_locked(fmt.whole_entry(entry), sync)
+        if sync:
+            self._sync_locked()
+        files.pwrite(self._index_fd, fmt.whole_entry(entry), self._known * ENTRY_SIZE)
         self.end, self.length, self.crc = offset + 1, position + length, crc
         self.appended_at = appended_at
         self.run_max_ts = ts
@@ -281,12 +287,6 @@ class ActiveFile:
             self.synced_offset, self.synced_position = offset + 1, position + length
         self._known += 1  # last, as above
         return offset, ts
-
-    def _count_locked(self, packed: bytes, sync: bool) -> None:
-        """Makes what was written count by its entries; with `sync` on disk first."""
-        if sync:
-            self._sync_locked()
-        files.pwrite(self._index_fd, packed, self._known * ENTRY_SIZE)
 
     def sync_locked(self) -> None:
         """Puts on disk what is visible but not yet synced (durability `interval`), and says so in the index."""

@@ -26,6 +26,7 @@ from jjq.log.mapping import mapped
 from jjq.log.recovery import cut_index, lacks_entries, message_at, survey
 from jjq.log.sealed import SealedReader
 from jjq.log.stream import StreamReader, stream_paths
+from jjq.log.template import RowsTemplate
 from jjq.model import Segment
 from jjq.schema import SYSTEM_COLUMNS
 
@@ -82,7 +83,7 @@ def _wrong_batch(reader: SealedReader, number: int) -> DamagedSegment | None:
 
 def check_rolled(
     directory: Path, segment: Segment, schema: pa.Schema, topic: bytes, partition: int,
-    template: fmt.RowsTemplate | None = None, tick: Tick = _ignore,
+    template: RowsTemplate | None = None, tick: Tick = _ignore,
 ) -> None:  # fmt: skip
     """A closed stream file and its index. Bytes behind its end belong to nobody and are not looked at."""
     with StreamReader(directory, segment.uuid, schema, template) as reader:

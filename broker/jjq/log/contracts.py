@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from jjq.log import format as fmt
+from jjq.log.template import RowsTemplate
 from jjq.model import Segment
 
 
@@ -65,4 +65,4 @@ class TopicFacts(Protocol):
 
     def settings(self) -> LogSettings: ...
     def physical(self, version: int) -> pa.Schema: ...
-    def template(self, version: int) -> fmt.RowsTemplate | None: ...
+    def template(self, version: int) -> RowsTemplate | None: ...

@@ -13,7 +13,8 @@ import pyarrow as pa
 from jjq.headers import headers_array, null_headers
 from jjq.log import format as fmt
 from jjq.log.contracts import TopicFacts
-from jjq.schema import TIMESTAMP
+from jjq.log.template import listed
+from jjq.schema import HEADERS, PLAIN, TIMESTAMP
 
 TEMPLATE_ROWS = 256  # above this pyarrow's fixed cost no longer matters, nor that of a message
 OVERHEAD_BYTES = 400  # of a message, beside its values
@@ -27,6 +28,7 @@ class MorePartitions(Exception):
 class Append:
     """A request to append: rows of a topic without a schema, or one batch of physical columns without timestamps.
 
+    Of more than TEMPLATE_ROWS rows `keys` and `values` may be columns of byte strings, and `keys` None where none has one.
     `stamps` in microseconds for producer time, None for the broker's. `among` is the number of partitions that this one
     was chosen among, 0 if that does not matter. `producer` (up to 6 bytes, none of them zero) and `sequence` mark the
     message, so that it is found if it is sent again: it is then a message of its own. Filled in when it is done: the
@@ -34,8 +36,8 @@ class Append:
     """
 
     version: int
-    keys: Sequence[bytes | None] = ()
-    values: Sequence[bytes | None] = ()
+    keys: Sequence[bytes | None] | pa.Array | None = ()
+    values: Sequence[bytes | None] | pa.Array = ()
     headers: Sequence[list[tuple[str, bytes | None]] | None] | None = None
     batch: pa.RecordBatch | None = None
     stamps: Sequence[int] | None = None
@@ -117,15 +119,18 @@ def _encode(group: list[Request], facts: TopicFacts, version: int) -> fmt.Encode
 
 
 def _encode_rows(requests: list[Append], facts: TopicFacts, version: int) -> fmt.Encoded:
+    first, template = requests[0], facts.template(version)
+    if isinstance(first.values, pa.Array):
+        assert template is not None
+        return template.encode_columns(first.stamps, first.keys, first.values)
     schema = facts.physical(version)
     rows = sum(each.rows for each in requests)
     # Broker time is written over later, so that a large batch needs no number a row here.
-    broker = requests[0].stamps is None
+    broker = first.stamps is None
     stamps = [0] if broker else [ts for request in requests for ts in (request.stamps or ())]
-    if requests[0].batch is not None:
+    if first.batch is not None:
         batches = [fill(each.batch, schema) for each in requests if each.batch is not None]
         batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-        template = facts.template(version)
         if template is not None and broker:
             encoded = template.encode_batch(batch)
             if encoded is not None:
@@ -133,14 +138,13 @@ def _encode_rows(requests: list[Append], facts: TopicFacts, version: int) -> fmt
         columns = [stamp_array(stamps, rows, broker), *batch.columns]
     else:
         if len(requests) == 1:
-            keys, values, headers = requests[0].keys, requests[0].values, requests[0].headers
+            keys, values, headers = first.keys or (), first.values, first.headers
         else:
-            keys = [key for request in requests for key in request.keys]
+            keys = [key for request in requests for key in request.keys or ()]
             values = [value for request in requests for value in request.values]
             headers = None
             if any(request.headers is not None for request in requests):
                 headers = [h for r in requests for h in (r.headers if r.headers is not None else [None] * r.rows)]
-        template = facts.template(version)
         if headers is None and template is not None and rows <= TEMPLATE_ROWS:
             return template.encode(stamps * rows if broker else stamps, keys, values)
         columns = [
@@ -166,3 +170,22 @@ def fill(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     fields = list(schema)[1:]
     added = [pa.nulls(batch.num_rows, field.type) for field in fields[batch.num_columns :]]
     return pa.RecordBatch.from_arrays([*batch.columns[: len(fields)], *added], schema=pa.schema(fields))
+
+
+def as_batch(request: Append) -> pa.RecordBatch:
+    """What a request appends, as a batch: keys, headers, and the columns of its topic."""
+    if request.batch is not None:
+        return request.batch
+    rows, headers = request.rows, request.headers
+    keys = pa.nulls(rows, pa.binary()) if request.keys is None else byte_strings(request.keys)
+    listed_headers = null_headers(rows) if headers is None else headers_array(headers).cast(HEADERS)
+    return pa.RecordBatch.from_arrays([keys, listed_headers, byte_strings(request.values)], schema=PLAIN)
+
+
+def byte_strings(items: Sequence[bytes | None] | pa.Array) -> pa.Array:
+    """A column of these; few without pa.array, see `template.listed`."""
+    if isinstance(items, pa.Array) or len(items) > TEMPLATE_ROWS:
+        return pa.array(items, pa.binary())
+    nulls, bits, ends, data = listed(items)
+    buffers = [pa.py_buffer(bits) if nulls else None, pa.py_buffer(ends), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), len(items), buffers, nulls)

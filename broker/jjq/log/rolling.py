@@ -67,7 +67,7 @@ class Partition:
         if settings is not None and settings.sync == "always":
             files.lock_in_turn(self._lock_fd)  # a turn is a sync long, so who is passed over waits for many
         else:
-            files.lock(self._lock_fd)
+            files.set_lock(self._lock_fd, files.EXCLUSIVE)
 
     def _open_lock(self) -> None:
         with files.translated("lock", self.directory):

@@ -21,6 +21,7 @@ from jjq.headers import null_headers
 from jjq.log import format as fmt
 from jjq.log.format import BATCH, CLOSE, ENTRY_SIZE, Entry
 from jjq.log.mapping import mapped
+from jjq.log.template import RowsTemplate
 from jjq.schema import binaries, integers
 
 RUN_BYTES = 1 << 20  # messages are verified and handed on in runs of about this size
@@ -92,7 +93,7 @@ class StreamReader:
     `entries` replaces the index where that cannot be trusted or written (a read-only store after a reboot).
     """
 
-    def __init__(self, directory: Path, uuid: str, schema: pa.Schema, template: fmt.RowsTemplate | None = None,
+    def __init__(self, directory: Path, uuid: str, schema: pa.Schema, template: RowsTemplate | None = None,
                  entries: Sequence[Entry] | None = None) -> None:  # fmt: skip
         self.path, self.index_path = stream_paths(directory, uuid)
         self.schema = schema

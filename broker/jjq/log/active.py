@@ -74,12 +74,13 @@ class ActiveFile:
         path, index_path = stream_paths(directory, uuid)
         head = fmt.stream_head(schema)
         entry = Entry(OPEN, SYNCED, 0, 0, base, 0, 0, len(head), NO_TS, floor_ts, NO_TS, now, fmt.crc32c(head))
+        packed = fmt.pack_entry(entry)
         fd = files.create(path)
         index_fd = -1
         try:
             index_fd = files.create(index_path)
             files.pwrite(fd, head, 0)
-            files.pwrite(index_fd, fmt.pack_entry(entry), 0)
+            files.pwrite(index_fd, packed, 0)
             files.datasync(fd)
             files.datasync(index_fd)
             files.sync_dir(directory)
@@ -92,7 +93,7 @@ class ActiveFile:
                     files.unlink(made)
             raise
         active = cls(directory, uuid, fd, index_fd)
-        active._take(entry)
+        active._take(packed)
         active._known = 1
         active._size = active.length
         return active
@@ -143,8 +144,7 @@ class ActiveFile:
                     f"{self.index_path}: the index is damaged at byte {position}; run `jjq repair`",
                     path=str(self.index_path), position=position, lost=None,
                 )  # fmt: skip
-            for entry in fmt.iter_entries(data):
-                self._take(entry)
+            self._take(data)
             self._known = count
         if not self._known:
             raise empty_index(self.index_path)
@@ -157,17 +157,32 @@ class ActiveFile:
         if rest and not self.closed and files.pread(self._index_fd, 1, count * ENTRY_SIZE) == _FAILED:
             self.failed = True
 
-    def _take(self, entry: Entry) -> None:
-        if entry.kind == OPEN:
-            self.base, self.head_length, self.floor_ts = entry.base, entry.length, entry.max_ts
-            self.opened_at = entry.appended_at
-        elif entry.kind == BATCH:
-            self.min_ts = min(self.min_ts, entry.min_ts)
-        if entry.flags & SYNCED:
-            self.synced_offset, self.synced_position = entry.end, entry.end_position
-        self.end, self.length, self.crc = entry.end, entry.end_position, entry.file_crc
-        self.closed = entry.kind == CLOSE
-        self.appended_at, self.run_max_ts = entry.appended_at, entry.run_max_ts
+    def _take(self, data: bytes) -> None:
+        """Takes in entries that follow those that are known."""
+        # Numbers, not `Entry`: others wait meanwhile, and what this process has not touched since its last turn is cold.
+        kind, flags, _, _, base, rows, position, length, _, _, run_max, appended_at, crc = fmt.ENTRY.unpack_from(
+            data, len(data) - ENTRY_SIZE
+        )
+        end, end_position = base + rows if kind == BATCH else base, position + length
+        kinds = data[::ENTRY_SIZE]
+        if flags & SYNCED and kinds.count(BATCH) == len(kinds):
+            self.synced_offset, self.synced_position = end, end_position
+            self.min_ts = min(self.min_ts, *min(fmt.ENTRY_MIN_TS.iter_unpack(data)))
+        else:
+            self._take_each(fmt.unpack_entries(data))
+        self.end, self.length, self.crc = end, end_position, crc
+        self.closed = kind == CLOSE
+        self.appended_at, self.run_max_ts = appended_at, run_max
+
+    def _take_each(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            if entry.kind == OPEN:
+                self.base, self.head_length, self.floor_ts = entry.base, entry.length, entry.max_ts
+                self.opened_at = entry.appended_at
+            elif entry.kind == BATCH:
+                self.min_ts = min(self.min_ts, entry.min_ts)
+            if entry.flags & SYNCED:
+                self.synced_offset, self.synced_position = entry.end, entry.end_position
 
     def ready_locked(self) -> bool:
         """Whether the file takes records as this process, which has read its index, knows it: nobody has added to it, closed it or
@@ -348,8 +363,9 @@ class ActiveFile:
         return Entry(CLOSE, SYNCED, 0, 0, end, code, position, 0, NO_TS, NO_TS, run_max, self.appended_at, crc)
 
     def _add_entry(self, entry: Entry) -> None:
-        files.pwrite(self._index_fd, fmt.pack_entry(entry), self._known * ENTRY_SIZE)
-        self._take(entry)
+        packed = fmt.pack_entry(entry)
+        files.pwrite(self._index_fd, packed, self._known * ENTRY_SIZE)
+        self._take(packed)
         self._known += 1
 
     def _entry_ending_at(self, end: int) -> Entry:

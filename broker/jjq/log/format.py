@@ -207,6 +207,7 @@ CLOSE_REASONS = ("rolled", "linked", "altered", "emptied", "deleted", "failed", 
 ENTRY = struct.Struct("<BBHIqqqqqqqqI")  # without its own CRC
 ENTRY_SIZE = ENTRY.size + 4
 _ENTRY_WITH_CRC = struct.Struct("<BBHIqqqqqqqqI4x")
+ENTRY_MIN_TS = struct.Struct("<40xq32x")  # the one number of an entry
 
 # The state of a CRC32C after any bytes followed by their own CRC. Entries begin from it, so that one pass over a run of
 # entries ends in it again, or one of them is damaged.

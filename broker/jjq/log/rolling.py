@@ -65,6 +65,10 @@ class Partition:
             self._open_lock()
         settings = self._settings
         if settings is not None and settings.sync == "always":
+            # An acknowledgement of what nobody will find is none. It is asked in front of the lock, as others wait for that.
+            active = self._active
+            if active is not None and not active.named(surely=False):
+                self.forget_active()  # opened by its name again, it says what is missing
             files.lock_in_turn(self._lock_fd)  # a turn is a sync long, so who is passed over waits for many
         else:
             files.set_lock(self._lock_fd, files.EXCLUSIVE)
@@ -94,39 +98,40 @@ class Partition:
             active = self._active
             if active is None:
                 active = self._load_locked(now)
-            if active.ready_locked():
-                settings = self._settings
-                assert settings is not None
-                # An acknowledgement of what nobody will find is none. Where none means a sync, looking each time would cost.
-                due = abs(now - self._looked_at) > _LOOK_US
-                if due or settings.sync == "always":
-                    if not active.named(surely=due):
-                        self._check_lock_named()
-                        self.forget_active()  # opened by its name again, it says what is missing
-                        continue
-                    if due:
-                        self._looked_at = now
-                if (
-                    active.length - active.head_length < settings.segment_bytes
-                    and (settings.segment_rows is None or active.rows < settings.segment_rows)
-                    and (settings.segment_age_us is None or now - active.opened_at < settings.segment_age_us)
-                ) or not active.rows:
-                    return active
-                if due:
-                    active.close_locked("rolled")
-                self._looked_at = 0  # it is ended only where it is sure to be the one that others find
-                continue
-            try:
-                active.refresh_locked()
-            except DamagedSegment:
-                self._catalog.partition(
-                    self.topic_id, self.partition
-                )  # raises TopicDeleted: its files need not be whole
-                raise
-            if active.closed:
+            if not active.ready_locked():
+                try:
+                    active.refresh_locked()
+                except DamagedSegment:
+                    self._catalog.partition(
+                        self.topic_id, self.partition
+                    )  # raises TopicDeleted: its files need not be whole
+                    raise
+                if active.closed:
+                    self._finish_locked(active, now)
+                    continue
+                if active.failed or active.torn_locked():
+                    self._close_locked(active, "torn")
+                    continue
+            settings = self._settings
+            assert settings is not None
+            # Where an acknowledgement does not mean a sync, to ask each time whether others will find it would cost.
+            due = abs(now - self._looked_at) > _LOOK_US
+            if due:
+                if not active.named(surely=True):
+                    self._check_lock_named()
+                    self.forget_active()
+                    continue
+                self._looked_at = now
+            if (
+                active.length - active.head_length < settings.segment_bytes
+                and (settings.segment_rows is None or active.rows < settings.segment_rows)
+                and (settings.segment_age_us is None or now - active.opened_at < settings.segment_age_us)
+            ) or not active.rows:
+                return active
+            if due:
+                active.close_locked("rolled")
                 self._finish_locked(active, now)
-            elif active.failed or active.torn_locked():
-                self._close_locked(active, "torn")
+            self._looked_at = 0  # it is ended only where it is sure to be the one that others find
 
     def _check_lock_named(self) -> None:
         """Raises StoreError where another directory has come in this one's place: who opens that locks another file."""

@@ -27,6 +27,7 @@ LATEST_US = 253_402_300_799_999_999  # 9999-12-31
 
 # Seconds and milliseconds of this century, taken for microseconds, are instants of 1970 to 1973.
 SUSPICIOUS_US = range(100_000_000, 100_000_000_000_000)
+_OF_NOW = range(978_307_200, 4_102_444_800)  # seconds, of the years 2001 to 2099
 _NANOSECONDS = range(LATEST_US + 1, 4_102_444_800_000_000_000)  # of 1978 to 2099
 
 
@@ -76,6 +77,15 @@ def no_time(us: int) -> str | None:
     if EARLIEST_US <= us <= LATEST_US:
         return None
     return "looks like nanoseconds" if us in _NANOSECONDS else "is no time of the years 1 to 9999"
+
+
+def instant_meant(number: int) -> str | None:
+    """The time of the years 2001 to 2099 that a number may be meant as, in seconds, milliseconds, microseconds or nanoseconds; None where
+    it is not so large. The ranges of the four do not meet."""
+    for unit in (1, 1_000, 1_000_000, 1_000_000_000):
+        if _OF_NOW.start <= number // unit < _OF_NOW.stop:
+            return f"{datetime.fromtimestamp(number // unit, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return None
 
 
 def from_us(us: int) -> datetime:

@@ -60,10 +60,14 @@ def python_value(scalar: pa.Scalar) -> Any:
 def to_frame(table: pa.Table) -> Any:
     """A pandas DataFrame, in which a column that pandas cannot hold for such a value is one of Python's."""
     try:
+        import pandas as pd
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "a DataFrame needs pandas (pip install pandas); read() gives the rows as Arrow", name=error.name
+        ) from error
+    try:
         return table.to_pandas()
     except ValueError:
-        import pandas as pd
-
         return pd.DataFrame(
             {name: _series(column) for name, column in zip(table.column_names, table.columns, strict=True)}
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from jjq.clock import parse_instant, to_us
+from jjq.clock import instant_meant, parse_instant, to_us
 from jjq.errors import InvalidArgument, OffsetOutOfRange
 from jjq.model import PartitionOffsets
 from jjq.values import shown
@@ -112,8 +112,10 @@ def offset_of(
     if start > bounds.end and closed:
         return bounds.end
     if start > bounds.end:
+        instant = instant_meant(start)
+        hint = "" if instant is None else f"; a number is an offset, and a time is written {instant!r}"
         raise OffsetOutOfRange(
             f"offset {start} is beyond the end of partition {bounds.partition} of topic {topic!r}, which holds "
-            f"[{bounds.start}, {bounds.end})"
+            f"[{bounds.start}, {bounds.end}){hint}"
         )
     return start

@@ -1,5 +1,6 @@
 """How many columns a topic may have, and columns that come while rows are pushed."""
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -158,3 +159,11 @@ def test_a_record_counts_with_all_of_its_values_together_nested_ones_too(store: 
     topic.push_many([{"a": "x" * 1000}, {"texts": ["x" * 100] * 9}])
     topic.push_table(pa.Table.from_pylist(small * 100, schema))
     assert topic.offsets()[0].end == 302
+
+
+def test_without_pandas_a_frame_says_what_it_needs(store: jjq.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = store.create_topic("t")
+    topic.push(b"a")
+    monkeypatch.setitem(sys.modules, "pandas", None)  # as Python has it for a module that is not to be found
+    with pytest.raises(ModuleNotFoundError, match="pip install pandas"):
+        topic.to_pandas()

@@ -196,6 +196,17 @@ def test_seeking_past_the_end_is_refused_and_moves_nothing(store: jjq.Store, top
     assert subscriber.positions() == {0: 0}
 
 
+@pytest.mark.parametrize("meant", [1_767_225_600, 1_767_225_600_000, 1_767_225_600_000_000, 1_767_225_600_000_000_000])
+def test_a_number_that_may_be_meant_as_a_time_is_told_how_a_time_is_written(
+    store: jjq.Store, topic: jjq.Topic, meant: int
+) -> None:
+    subscriber = store.create_subscriber("letters")
+    with pytest.raises(jjq.OffsetOutOfRange, match="a time is written '2026-01-01T00:00:00Z'"):
+        subscriber.seek(meant)
+    with pytest.raises(jjq.OffsetOutOfRange, match="a time is written '2026-01-01T00:00:00Z'"):
+        topic.read(start=meant)
+
+
 def test_lag_says_what_is_left(store: jjq.Store) -> None:
     topic = store.create_topic("t", partitions=2)
     topic.push_many([b"x" * 1000] * 10, partition=1)

@@ -1,6 +1,7 @@
 """What an append writes: every row with the time, key and value it was given, whichever encoder wrote it."""
 
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -13,6 +14,7 @@ import jjq
 from jjq.errors import StoreError, TopicDeleted
 from jjq.log import active
 from jjq.log.format import ENTRY_SIZE
+from jjq.log.partition import PartitionLog
 from jjq.log.requests import TEMPLATE_ROWS, Append, MorePartitions, OneValue, Request
 from tests.crash.faults import Disk, Operation
 
@@ -117,6 +119,19 @@ def test_of_a_group_whose_entries_the_disk_takes_in_part_each_push_is_told_what_
     assert store.verify().ok
 
 
+def test_each_thread_of_a_group_that_fails_raises_an_error_of_its_own() -> None:
+    leader, second, third = (OneValue(b"v", 0) for _ in range(3))
+    second.wake, third.wake = threading.Lock(), threading.Lock()
+    full = StoreError("the disk is full", errno=28)
+    PartitionLog._tell([leader, second, third], full)
+    assert leader.error is full
+    assert second.error is not third.error
+    for each in (second.error, third.error):
+        assert isinstance(each, StoreError)
+        assert each is not full
+        assert (str(each), each.details, each.__cause__) == (str(full), full.details, full)
+
+
 class Interrupting:
     """A trace that raises KeyboardInterrupt before the `number`-th line that the active file's methods come to."""
 
@@ -155,3 +170,19 @@ def test_what_an_interrupted_push_has_shown_to_readers_stays(store: jjq.Store, m
             assert topic.push(b"after").offset == shown.end
             assert other.topic("t").offsets()[0].lineage == 0
     assert number > 20
+
+
+@pytest.mark.parametrize("sync", ["always", "none"])
+def test_the_lowest_time_of_a_segment_is_known_whichever_process_has_appended_it(store: jjq.Store, sync: str) -> None:
+    topic = store.create_topic("t", timestamps="producer", sync=sync)
+    with jjq.open(store.path, maintenance=False) as other:
+        theirs = other.topic("t")
+        topic.push(b"a", timestamp=US + 5)
+        for each in (3, 9, 1, 4):
+            theirs.push(b"b", timestamp=US + each)
+        topic.push(b"c", timestamp=US + 7)
+        log = store.log(topic.id, 0)
+        with log.exclusive():
+            assert log.roll_locked()
+    (segment,) = [each for each in topic.segments() if each.state != "active"]
+    assert (segment.start, segment.end, segment.min_timestamp, segment.max_timestamp) == (0, 6, US + 1, US + 9)

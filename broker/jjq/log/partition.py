@@ -6,6 +6,7 @@ Order of locks: this object's leader lock, then the partition's `lock` file, the
 
 from __future__ import annotations
 
+import copy
 import operator
 import threading
 from collections import deque
@@ -15,7 +16,7 @@ from typing import Any
 
 from jjq import files
 from jjq.clock import now_us
-from jjq.errors import StoreError
+from jjq.errors import JjqError, StoreError
 from jjq.interrupts import surely
 from jjq.log.active import ActiveFile
 from jjq.log.contracts import LogCatalog, TopicFacts
@@ -29,8 +30,15 @@ _size = operator.attrgetter("size")
 
 def _why(request: Request, failed: Exception | None) -> BaseException:
     """What a request without an offset failed with. That says it alone: what an interrupt skips cannot be relied upon."""
-    interrupted = "the thread that wrote for this one was interrupted: the record may be there or not"
-    return request.error or failed or StoreError(interrupted)
+    if request.error is not None:
+        return request.error
+    if failed is None:
+        return StoreError("the thread that wrote for this one was interrupted: the record may be there or not")
+    if request.wake is None or not isinstance(failed, JjqError):
+        return failed
+    own = copy.copy(failed)  # each thread raises it, and what is raised gets that thread's traceback
+    own.__cause__ = failed
+    return own
 
 
 class PartitionLog(Partition):
@@ -254,7 +262,7 @@ class PartitionLog(Partition):
         for request in requests:
             end += request.rows
             if end > active.end:
-                request.error = failed
+                request.error = _why(request, failed)
         return [each for each in requests if each.error is None]
 
     def after_fork(self) -> None:

@@ -12,6 +12,7 @@ import os
 import socket
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +27,7 @@ from jjq.server import (
     flight_objects,
     flight_planning,  # noqa: F401
 )
+from jjq.server.counters import Requests
 from jjq.server.flight_calls import ACTIONS, Call, Served, arguments, report, run
 from jjq.server.flight_sessions import refuse_unknown
 from jjq.server.flight_streams import plan_read, put, read
@@ -51,9 +53,11 @@ class FlightFront:
     """Serves a store over Flight until it is stopped."""
 
     def __init__(
-        self, store: Store, settings: ServerSettings, guard: Guard, ended: Callable[[], object] = lambda: None
-    ) -> None:
-        """`ended` is called when it ends though nobody has stopped it."""
+        self, store: Store, settings: ServerSettings, guard: Guard, ended: Callable[[], object] = lambda: None,
+        flight: Requests | None = None,
+    ) -> None:  # fmt: skip
+        """`ended` is called when it ends though nobody has stopped it. `flight` counts its requests."""
+        self._requests = flight or Requests()
         self._store, self._settings, self._guard, self._ended = store, settings, guard, ended
         self._served: Served | None = None
         self._server: _Server | None = None
@@ -70,7 +74,7 @@ class FlightFront:
             tls["tls_certificates"] = [(settings.tls_cert.read_bytes(), settings.tls_key.read_bytes())]
             if settings.tls_client_ca is not None:
                 tls |= {"verify_client": True, "root_certificates": settings.tls_client_ca.read_bytes()}
-        served = Served(self._store, settings, self._guard)
+        served = Served(self._store, settings, self._guard, self._requests)
         try:
             self._server = _Server(f"grpc{'+tls' if tls else ''}://{host}:{settings.flight_port}", served, tls)
         except (pa.ArrowException, OSError) as error:
@@ -153,6 +157,23 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
         return Call(self._served, self._served.guard.caller(None if token is None else token.token))
 
     @contextlib.contextmanager
+    def _counted(self, operation: str) -> Iterator[None]:
+        """`_translated`, for a request that counts as one of this operation."""
+        began = time.perf_counter()
+        requests, answer = self._served.requests, "ok"
+        requests.begin(operation)
+        try:
+            with self._translated():
+                try:
+                    yield
+                except Exception as error:
+                    other = "unavailable" if isinstance(error, flight.FlightError) else "internal"
+                    answer = error.code if isinstance(error, JjqError) else other
+                    raise
+        finally:
+            requests.end(operation, answer, time.perf_counter() - began)
+
+    @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
         """Errors as Flight's, with what is known of them as JSON: never a traceback, nor a path of this machine."""
         try:
@@ -173,7 +194,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
     # --- what Flight asks --------------------------------------------------------------------------------------------
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
-        with self._translated():
+        with self._counted(action.type if action.type in ACTIONS else "unknown"):
             call = self._call(context)
             self._check_size(action.body.size)
             body = wire.decode(action.body) if action.body.size else {}
@@ -211,7 +232,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
             return sessions.once(call.session, body, lambda: run(name, call, body["args"]), instead)
 
     def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
-        with self._translated():
+        with self._counted("list_actions"):
             self._call(context)
             return [
                 (name, f"({', '.join(arguments(each))}) {' '.join((each.__doc__ or '').split())}".strip())
@@ -219,7 +240,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
             ]
 
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
-        with self._translated():
+        with self._counted("list_flights"):
             call = self._call(context)
             found = [each for each in call.store.topics() if call.can("read", each.name)]
             return iter(
@@ -230,7 +251,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
     def get_flight_info(
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
-        with self._translated():
+        with self._counted("get_flight_info"):
             call = self._call(context)
             self._check_size(len(descriptor.command or b""))
             return self._info(call, descriptor)
@@ -242,7 +263,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
         return flight.FlightInfo(schema, descriptor, [flight.FlightEndpoint(ticket.pack(), [])], rows, -1)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
-        with self._translated():
+        with self._counted("do_get"):
             call = self._call(context)
             self._check_size(len(ticket.ticket))
             about = wire.decode(ticket.ticket)
@@ -264,7 +285,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor,
         reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter,
     ) -> None:  # fmt: skip
-        with self._translated():
+        with self._counted("do_put"):
             call = self._call(context)
             self._check_size(len(descriptor.command or b""))
             with call.served.sending():

@@ -25,6 +25,7 @@ from jjq.errors import (
     TopicNotFound,
 )
 from jjq.model import SegmentInfo, StagedFile
+from jjq.server.counters import Requests
 from jjq.server.flight_sessions import SILENCE_S, Session, Sessions
 from jjq.server.guard import NEEDS, Caller, Guard
 from jjq.server.rights import check_may_write_as
@@ -54,8 +55,8 @@ def action(function: Action) -> Action:
 class Served:
     """A store as the Flight front serves it, to all callers."""
 
-    def __init__(self, store: Store, settings: ServerSettings, guard: Guard) -> None:
-        self.store, self.settings, self.guard = store, settings, guard
+    def __init__(self, store: Store, settings: ServerSettings, guard: Guard, requests: Requests) -> None:
+        self.store, self.settings, self.guard, self.requests = store, settings, guard, requests
         self.sessions = Sessions(settings.max_connections)
         self.stopping = False
         self._streams = 0  # on which somebody sends

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -179,15 +180,19 @@ class _Appending:
 
     def take(self, reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter) -> None:
         for batch, about in _chunks(self._call, reader):
+            began, code = time.perf_counter(), "ok"
             try:
                 answer = self._answer(batch, b"" if about is None else about.to_pybytes())
             except MorePartitions:
                 told = {"code": wire.MORE_PARTITIONS, "message": "the topic has more partitions by now"}
                 answer = wire.encode({"error": told})
+                code = wire.MORE_PARTITIONS
             except JjqError as error:
                 if self._call.served.stopping:
                     raise
                 answer = wire.encode({"error": report(error, self._call.served)})
+                code = error.code
+            self._call.served.requests.count("append", code, time.perf_counter() - began)
             _tell(writer, answer)
 
     def _answer(self, batch: pa.RecordBatch | None, about: bytes) -> bytes:

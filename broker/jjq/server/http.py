@@ -16,6 +16,7 @@ from typing import Any
 import uvicorn
 
 from jjq.server.certificates import keep_fresh, tls_context
+from jjq.server.counters import Requests
 from jjq.server.gathering import Gathering
 from jjq.server.guard import Guard
 from jjq.server.health import Health
@@ -42,9 +43,11 @@ class HttpFront:
     """See `docs/http.md` for what it serves. Started once, stopped once."""
 
     def __init__(
-        self, store: Store, settings: ServerSettings, guard: Guard, ended: Callable[[], object] = lambda: None
-    ) -> None:
-        """`ended` is called when it ends though nobody has stopped it."""
+        self, store: Store, settings: ServerSettings, guard: Guard, ended: Callable[[], object] = lambda: None,
+        flight: Requests | None = None,
+    ) -> None:  # fmt: skip
+        """`ended` is called when it ends though nobody has stopped it. `flight`: what the Flight front of the same store counts."""
+        self._flight = flight
         self._store, self._settings, self._guard, self._ended = store, settings, guard, ended
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -168,7 +171,7 @@ class HttpFront:
         parts = Parts(
             store=self._store, settings=self._settings, guard=self._guard, calls=calls, gathering=Gathering(push),
             hub=Hub(lambda: parts), consumers=Consumers(self._store), health=Health(self._store), counters=Counters(),
-            stopping=asyncio.Event(), searches=asyncio.Semaphore(_SEARCHES),
+            stopping=asyncio.Event(), searches=asyncio.Semaphore(_SEARCHES), flight=self._flight,
         )  # fmt: skip
         return parts
 

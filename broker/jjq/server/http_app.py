@@ -94,12 +94,12 @@ class App:
         try:
             operation, found_in_path = self._find(scope)
         except RequestError as error:
-            counters.began(name)
+            counters.begin(name)
             await self._refusal(error, scope)(scope, receive, sending)
-            counters.answered(name, answered[0], 0.0)
+            counters.end(name, str(answered[0]), 0.0)
             return
         name = operation.id
-        counters.began(name)
+        counters.begin(name)
         try:
             request = Request(self._parts, operation, scope, receive, sending)
             response = await self._answer(request, found_in_path)
@@ -116,7 +116,7 @@ class App:
                 raise
             await self._refusal(error, scope)(scope, receive, sending)
         finally:
-            counters.answered(name, answered[0] if answered else 499, time.perf_counter() - began)
+            counters.end(name, str(answered[0] if answered else 499), time.perf_counter() - began)
 
     def _friend(self, scope: Scope) -> list[tuple[bytes, bytes]]:
         """What an answer says to a browser that shows a page of another site, where that site may use this broker."""

@@ -29,6 +29,7 @@ from jjq.topics import at_first_use
 from jjq.values import unique
 
 if TYPE_CHECKING:
+    from jjq.server.counters import Requests
     from jjq.server.gathering import Gathering
     from jjq.server.health import Health
     from jjq.server.http_channels import Consumers
@@ -69,6 +70,7 @@ class Parts:
         default_factory=dict
     )  # handles that pushes use again, and since when
     shared_stats: Shared | None = None
+    flight: Requests | None = None  # what the other front counts, where there is one
     hosts: set[str] = field(default_factory=set)  # that requests without a token have named, and may
 
     def topic(self, name: str, push: Callable[[Topic], object]) -> Topic:

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from starlette.responses import Response
 
 from jjq.errors import JjqError
+from jjq.server.counters import Requests
 from jjq.server.http_errors import without_paths
 from jjq.server.http_operations import EVENTS, JSON, TEXT, Table, named, query
 from jjq.server.http_records import instant
@@ -44,24 +44,14 @@ _HEALTH = {
 _BAD = ("Not well: `reason` says why.", {JSON: _HEALTH})
 
 
-class Counters:
-    """What the front counts since it started. Used from its loop alone."""
+class Counters(Requests):
+    """What the front counts since it started. What is not of `Requests` is for its loop alone."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.started_at = time.time()
-        self.requests: Counter[tuple[str, int]] = Counter()
-        self.seconds: dict[str, float] = {}
-        self.running: Counter[str] = Counter()
         self.slow_clients = 0
         self.refused_connections = 0
-
-    def began(self, operation: str) -> None:
-        self.running[operation] += 1
-
-    def answered(self, operation: str, status: int, seconds: float) -> None:
-        self.running[operation] -= 1
-        self.requests[operation, status] += 1
-        self.seconds[operation] = self.seconds.get(operation, 0.0) + seconds
 
 
 def stats_of(request: Request) -> dict[str, Any]:
@@ -92,7 +82,7 @@ def visible(request: Request, found: dict[str, Any]) -> dict[str, Any]:
 def broker_stats(parts: Parts) -> dict[str, Any]:
     counters = parts.counters
     return {
-        "uptime_s": round(time.time() - counters.started_at, 1), "requests": sum(list(counters.requests.values())),
+        "uptime_s": round(time.time() - counters.started_at, 1), "requests": sum(list(counters.answered.values())),
         "streams": len(parts.hub.streams), "waiting_bytes": sum(each.outbox.size for each in list(parts.hub.streams)),
         "slow_clients": counters.slow_clients, "refused_connections": counters.refused_connections,
         "channel_consumers": len(parts.consumers),
@@ -223,7 +213,8 @@ async def metrics(request: Request) -> Response:
         found = await Shared.of(request.parts).stats()
     healthy = verdict.ok and found is not None
     broker, counters = broker_stats(request.parts), request.parts.counters
-    text = await request.run(lambda: "\n".join(_metrics(found, broker, counters, healthy)) + "\n")  # as above
+    lines = _metrics(found, broker, counters, request.parts.flight, healthy)
+    text = await request.run(lambda: "\n".join(lines) + "\n")  # as above
     return Response(text, media_type="text/plain; version=0.0.4", headers={"cache-control": "no-store"})
 
 
@@ -246,7 +237,9 @@ _CHANNEL = {
 }  # fmt: skip
 
 
-def _metrics(found: dict[str, Any] | None, broker: dict[str, Any], counters: Counters, healthy: bool) -> Iterator[str]:
+def _metrics(
+    found: dict[str, Any] | None, broker: dict[str, Any], counters: Counters, flight: Requests | None, healthy: bool
+) -> Iterator[str]:
     yield from _family("jjq_healthy", "gauge", "Whether the disk takes what is written.", [({}, int(healthy))])
     if found is not None:
         yield from _of_store(found)
@@ -257,14 +250,18 @@ def _metrics(found: dict[str, Any] | None, broker: dict[str, Any], counters: Cou
     )
     refused = counters.refused_connections
     yield from _family("jjq_http_refused_connections", "counter", "Connections over the limit.", [({}, refused)])
-    answered = [
-        ({"operation": name, "status": str(status)}, n) for (name, status), n in list(counters.requests.items())
-    ]
-    yield from _family("jjq_http_requests", "counter", "Requests answered.", answered)
-    running = [({"operation": name}, count) for name, count in list(counters.running.items())]
-    yield from _family("jjq_http_running", "gauge", "Requests that are being answered, streams included.", running)
-    spent = [({"operation": name}, seconds) for name, seconds in list(counters.seconds.items())]
-    yield from _family("jjq_http_request_seconds", "counter", "Seconds they took, streams included.", spent)
+    yield from _of_requests("jjq_http", "status", counters)
+    if flight is not None:
+        yield from _of_requests("jjq_flight", "code", flight)
+
+
+def _of_requests(prefix: str, answer: str, requests: Requests) -> Iterator[str]:
+    answered = [({"operation": name, answer: text}, n) for (name, text), n in list(requests.answered.items())]
+    yield from _family(f"{prefix}_requests", "counter", "Requests answered.", answered)
+    running = [({"operation": name}, count) for name, count in list(requests.running.items())]
+    yield from _family(f"{prefix}_running", "gauge", "Requests that are being answered, streams included.", running)
+    spent = [({"operation": name}, seconds) for name, seconds in list(requests.seconds.items())]
+    yield from _family(f"{prefix}_request_seconds", "counter", "Seconds they took, streams included.", spent)
 
 
 def _of_store(found: dict[str, Any]) -> Iterator[str]:

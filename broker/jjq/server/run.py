@@ -18,6 +18,7 @@ from typing import Protocol, Self
 
 from jjq.errors import InvalidArgument, JjqError
 from jjq.server.certificates import tls_context, warn_of_age
+from jjq.server.counters import Requests
 from jjq.server.guard import Guard
 from jjq.server.settings import ServerSettings
 from jjq.store import Store, open_store
@@ -49,7 +50,7 @@ class Front(Protocol):
         """Takes nothing new, gives what runs `grace` seconds to end, tells clients that are sent what comes, closes."""
 
 
-NewFront = Callable[[Store, ServerSettings, Guard, Callable[[], object]], Front]
+NewFront = Callable[[Store, ServerSettings, Guard, Callable[[], object], Requests | None], Front]
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,11 @@ class Broker:
         self._store = open_store(
             settings.store.absolute(), hot_bytes=settings.hot_bytes, create_topics=settings.auto_create
         )
+        flight = Requests() if settings.flight else None
         try:
             ports = {
-                name: self._start(kind(self._store, settings, guard, self._ended), name) for name, kind in kinds.items()
+                name: self._start(kind(self._store, settings, guard, self._ended, flight), name)
+                for name, kind in kinds.items()
             }
         except BaseException:
             self.stop()  # whoever has come in meanwhile ends as at any stop; nobody has, as a rule

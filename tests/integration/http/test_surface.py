@@ -548,7 +548,7 @@ def test_what_was_not_begun_is_not_in_the_audit_log(front: Front, caplog: pytest
         loop, parts = front.http._loop, front.http._parts
         assert loop is not None
         assert parts is not None
-        while not parts.counters.requests["alter_topic", 499]:
+        while not parts.counters.answered["alter_topic", "499"]:
             front.json("GET", "/healthz")
         loop.call_soon_threadsafe(parts.stopping.set)
         while front.client.get("/readyz").status_code == 200:

@@ -95,6 +95,7 @@ class Channel:
         self._state = ChannelState(store.catalog.driver, row)
         self._closed: bool = False
         self._consumer: presence.Presence | None = None
+        self._where: tuple[str, int] | None = None  # host and pid of another process, for which this one consumes
         self._begin()
         _channels.add(self)
 
@@ -382,7 +383,7 @@ class Channel:
         self._store.catalog.check_named()  # before a file is made in another store
         consumer = presence.Presence(self._store.path, self.id)
         try:
-            self._state.add_consumer(consumer.id, host(), os.getpid(), now)
+            self._state.add_consumer(consumer.id, *(self._where or (host(), os.getpid())), now)
         except BaseException:
             consumer.close(remove=True)
             raise

@@ -351,7 +351,8 @@ class ChannelCounts:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerInfo:
-    """A consumer of a channel: where it runs, since when (microseconds), and how many records it has in hand."""
+    """A consumer of a channel: where it runs, since when (microseconds), and how many records it has in hand. Of one behind a broker,
+    where its client says that it runs; of one by HTTP, where the broker does."""
 
     id: str
     host: str

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import jjq
+from tests.brokers import serving
 from tests.channels import values
 from tests.stores import assert_whole
 
@@ -249,3 +251,15 @@ def test_a_forked_child_is_another_consumer_and_leaves_its_parents_in_place(stor
     channel.ack_many(mine)
     assert channel.counts().acked == 2
     assert len(channel.consumers()) == 2
+
+
+def test_through_a_broker_a_consumer_is_where_its_client_runs(tmp_path: Path) -> None:
+    with serving(tmp_path / "store", "--no-http") as broker, jjq.connect(broker.flight) as store:
+        store.create_topic("t").push(b"a")
+        channel = store.channel("t", "c", create=True)
+        assert len(channel.receive(1, timeout=0)) == 1
+        with jjq.open(tmp_path / "store", maintenance=False) as beside:
+            for asked in (channel, beside.channel("t", "c")):
+                (consumer,) = asked.consumers()
+                assert (consumer.host, consumer.pid, consumer.in_flight) == (socket.gethostname(), os.getpid(), 1)
+        assert os.getpid() != broker.process.pid

@@ -246,7 +246,7 @@ def test_actions_answer_whatever_they_are_given_and_never_with_their_inside(fron
     # What leads on to the rest: half of the time it is right.
     right = {
         "topic_id": topic.id, "topic": "t", "name": "t", "handle": 1, "subscriber": ["s", subscriber.id, topic.id],
-        "channel": [topic.id, "c", channel.id, 10], "interest": [["t"], ["x*"]], "places": [[0, 0, 0]],
+        "channel": [topic.id, "c", channel.id, 10, "host", 7], "interest": [["t"], ["x*"]], "places": [[0, 0, 0]],
     }  # fmt: skip
     taken = [each for each in inspect.signature(ACTIONS[name]).parameters if each not in ("call", "timeout")]
     each_arg = {each: st.just(right[each]) | JSON if each in right else JSON for each in taken}
@@ -314,11 +314,21 @@ def test_what_is_planned_is_apart(front: Front) -> None:
 def test_who_pauses_says_true_or_false(front: Front) -> None:
     topic = front.store.create_topic("t")
     channel = front.store.channel("t", "c", create=True)
-    about = {"handle": 1, "channel": [topic.id, "c", channel.id, 10]}
+    about = {"handle": 1, "channel": [topic.id, "c", channel.id, 10, "host", 7]}
     for action, args in (("pause_topic", {"topic_id": topic.id}), ("pause_channel", about)):
         with pytest.raises(flight.FlightError, match="paused must be true or false"):
             front.act(action, {"args": {**args, "paused": "no"}, "session": "a session"})
     assert not channel.paused
+
+
+@pytest.mark.parametrize(("host", "pid"), [("h" * 256, 7), ("a\nb", 7), ("\x1b[2J", 7), ("h", -1), ("h", 1 << 31)])
+def test_a_consumer_says_a_host_and_a_process_that_can_be(front: Front, host: str, pid: int) -> None:
+    topic = front.store.create_topic("t")
+    channel = front.store.channel("t", "c", create=True)
+    about = {"handle": 1, "channel": [topic.id, "c", channel.id, 10, host, pid]}
+    with pytest.raises(flight.FlightError, match="a consumer is of a host and a process"):
+        front.act("receive", {"args": about, "session": "a session"})
+    assert channel.consumers() == []
 
 
 @SAFE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jjq import wire
 from jjq.channel import Channel, Delivery
 from jjq.client.handle import RemoteHandle
+from jjq.clock import host
 from jjq.deferral import delay_us
 from jjq.errors import DeliveryExpired, InvalidArgument, StoreReadOnly
 from jjq.model import ChannelCounts, ConsumerInfo, Record
@@ -80,7 +82,7 @@ class RemoteChannel(RemoteHandle, Channel):
         return f"<Channel {self.name!r} of topic {self._topic.name!r} {state}>"
 
     def _about(self) -> dict[str, Any]:
-        return {"channel": [self._topic.id, self.name, self.id, self._max_in_flight]}
+        return {"channel": [self._topic.id, self.name, self.id, self._max_in_flight, host(), os.getpid()]}
 
     def _closed_message(self) -> str:
         return f"this handle of channel {self.name!r} was closed; get another with store.channel"

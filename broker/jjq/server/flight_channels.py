@@ -19,6 +19,7 @@ from jjq.server.flight_consuming import parts, waiting
 from jjq.server.rights import get_channel
 from jjq.values import flag, shown
 
+_HOST_CHARS, _MOST_PID = 255, (1 << 31) - 1
 _LATE_S = 60.0  # how long after its time a delivery is kept, for who settles it late
 
 
@@ -96,13 +97,16 @@ def delete_channel(call: Call, topic: Any, name: Any) -> None:
 
 
 def _channel(call: Call, handle: int, channel: Any, operation: str = "channel.use") -> ChannelHandle:
-    topic_id, name, channel_id, max_in_flight = parts(channel, "channel", str, str, int, int)
+    topic_id, name, channel_id, max_in_flight, host, pid = parts(channel, "channel", str, str, int, int, str, int)
+    if len(host) > _HOST_CHARS or not host.isprintable() or not 0 <= pid <= _MOST_PID:
+        raise InvalidArgument(f"a consumer is of a host and a process, not {shown(host)} and {shown(pid)}")
 
     def make() -> ChannelHandle:
         topic = call.store.topic_row(topic_id)  # raises TopicDeleted
         found = call.store.channel(topic.name, name, max_in_flight=max_in_flight)
         if found.id != channel_id:
             raise ChannelNotFound(f"channel {name!r} of topic {topic.name!r} was deleted", channel=name)
+        found._where = host, pid
         return ChannelHandle(found)
 
     found = call.own_session().handle(handle, ChannelHandle, make)

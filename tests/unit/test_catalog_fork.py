@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import jjq
+from tests.stores import assert_whole
 
 CHILDREN = 60
 
@@ -40,3 +41,31 @@ def test_a_child_forked_while_threads_are_inside_the_catalog_can_use_it(tmp_path
             done.set()
             for thread in threads:
                 thread.join()
+
+
+def test_what_a_child_pushes_is_there_though_its_parent_closes_the_store_meanwhile(tmp_path: Path) -> None:
+    """SQLite takes its parent's locks for its own, and so has none: the write-ahead log would go as the parent closes."""
+    context = multiprocessing.get_context("fork")
+    begun, closed = context.Event(), context.Event()
+    with jjq.open(tmp_path / "store", maintenance=False) as store:
+        topic = store.create_topic("t", segment_rows=1)
+        topic.push(b"parent")
+
+        def push() -> None:
+            topic.push(b"child")
+            begun.set()
+            closed.wait(30)
+            for value in (b"late", b"later", b"latest"):
+                topic.push(value)
+
+        child = context.Process(target=push)
+        child.start()
+        assert begun.wait(30)
+    closed.set()
+    child.join(30)
+    assert child.exitcode == 0
+    with jjq.open(tmp_path / "store", maintenance=False) as again:
+        assert again.topic("t").read().read_all()["value"].to_pylist() == [
+            b"parent", b"child", b"late", b"later", b"latest",
+        ]  # fmt: skip
+        assert_whole(again)

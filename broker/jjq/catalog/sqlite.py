@@ -342,6 +342,20 @@ class SqliteDriver:
         except OSError as error:
             raise StoreError(f"cannot use {self._lock_path}: {error.strerror}", path=str(self._lock_path)) from error
 
+    def before_fork(self) -> None:
+        """Closes the connection, with the mutex held: it is opened again at the next use, on both sides.
+
+        SQLite remembers for the whole process which locks it has on a file, and a child has none of its parent's locks. It would
+        go on without any: the last one elsewhere that closes would take away the write-ahead log under it, and what the child
+        writes from then on nobody would find.
+        """
+        connection = self._connection
+        if connection is None or self._copy is not None or connection.in_transaction:
+            return
+        self._connection = None
+        with contextlib.suppress(sqlite3.Error):
+            connection.close()
+
     def after_fork(self) -> None:
         """In a forked child: the parent's connection and lock are not ours to close, unlock or use."""
         self._mutex = threading.RLock()
@@ -368,12 +382,13 @@ def _before_fork() -> None:
     """Waits until no thread is inside SQLite, and lets none in until the fork is done.
 
     SQLite has locks for the whole process (of its allocator, for one). A child forked while another thread holds one would
-    wait for ever, since it does not have that thread.
+    wait for ever, since it does not have that thread. See `SqliteDriver.before_fork` for its locks on files.
     """
     _stopped.drivers = []
     for driver in living(_drivers):
         _stopped.drivers.append(driver)
-        driver._mutex.acquire(timeout=_BUSY_S)
+        if driver._mutex.acquire(timeout=_BUSY_S):
+            driver.before_fork()
 
 
 def _after_fork_in_parent() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import jjq
+from jjq.catalog.sqlite import SqliteDriver
 from tests.stores import assert_whole
 
 CHILDREN = 60
@@ -43,7 +44,8 @@ def test_a_child_forked_while_threads_are_inside_the_catalog_can_use_it(tmp_path
                 thread.join()
 
 
-def test_what_a_child_pushes_is_there_though_its_parent_closes_the_store_meanwhile(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", [False, True], ids=["", "with a transaction that interrupts have left open"])
+def test_what_a_child_pushes_is_there_though_its_parent_closes_the_store_meanwhile(tmp_path: Path, left: bool) -> None:
     """SQLite takes its parent's locks for its own, and so has none: the write-ahead log would go as the parent closes."""
     context = multiprocessing.get_context("fork")
     begun, closed = context.Event(), context.Event()
@@ -58,6 +60,9 @@ def test_what_a_child_pushes_is_there_though_its_parent_closes_the_store_meanwhi
             for value in (b"late", b"later", b"latest"):
                 topic.push(value)
 
+        if left:
+            assert isinstance(store.catalog.driver, SqliteDriver)
+            store.catalog.driver._open().execute("BEGIN")
         child = context.Process(target=push)
         child.start()
         assert begun.wait(30)

@@ -286,7 +286,7 @@ class SqliteDriver:
                     connection.execute("PRAGMA wal_autocheckpoint = 1000")
                 self._opened = self._named()
                 self._full = None
-            self._connection = connection  # at the last: an interrupt before leaves none without its lock
+                self._connection = connection  # at the last: an interrupt before leaves none without its lock
         return self._connection
 
     def _named(self) -> tuple[int, int] | None:
@@ -350,10 +350,11 @@ class SqliteDriver:
         writes from then on nobody would find.
         """
         connection = self._connection
-        if connection is None or self._copy is not None or connection.in_transaction:
+        if connection is None or self._copy is not None:
             return
         self._connection = None
         with contextlib.suppress(sqlite3.Error):
+            _roll_back(connection)  # what several interrupts have left open
             connection.close()
 
     def after_fork(self) -> None:
@@ -387,7 +388,8 @@ def _before_fork() -> None:
     _stopped.drivers = []
     for driver in living(_drivers):
         _stopped.drivers.append(driver)
-        if driver._mutex.acquire(timeout=_BUSY_S):
+        amid = driver._mutex._is_owned()  # type: ignore[attr-defined] # a signal's handler that forks while this thread is inside
+        if driver._mutex.acquire(timeout=_BUSY_S) and not amid:
             driver.before_fork()
 
 

@@ -425,7 +425,10 @@ def to_bytes(value: object, what: str) -> bytes:
     if isinstance(value, str):
         return utf8(value, what)
     if isinstance(value, (bytearray, memoryview)):
-        return bytes(value)
+        try:
+            return bytes(value)
+        except ValueError as error:
+            raise InvalidArgument(f"{what} is a memoryview that was released") from error
     raise InvalidArgument(f"{what} is bytes or str, not {type(value).__name__}")
 
 

@@ -167,3 +167,18 @@ def test_without_pandas_a_frame_says_what_it_needs(store: jjq.Store, monkeypatch
     monkeypatch.setitem(sys.modules, "pandas", None)  # as Python has it for a module that is not to be found
     with pytest.raises(ModuleNotFoundError, match="pip install pandas"):
         topic.to_pandas()
+
+
+def test_a_memoryview_that_was_released_is_refused(store: jjq.Store) -> None:
+    topic = store.create_topic("t")
+    view = memoryview(b"abc")
+    topic.push(view)
+    view.release()
+    for push in (
+        lambda: topic.push(view),
+        lambda: topic.push_many([b"x", view]),
+        lambda: topic.push_many([view] * 300),
+    ):
+        with pytest.raises(jjq.InvalidArgument, match="was released"):
+            push()
+    assert topic.read().read_all()["value"].to_pylist() == [b"abc"]

@@ -52,6 +52,20 @@ def test_it_can_be_left_out(store_path: Path) -> None:
         assert threads() == []
 
 
+def test_a_store_opens_where_no_thread_can_begin(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in Python 3.12 once the main thread has ended."""
+
+    def cannot(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", cannot)
+        with jjq.open(store_path) as store:
+            store.create_topic("t").push(b"v")
+    with jjq.open(store_path) as store:
+        assert store.topic("t").read().read_all().column("value").to_pylist() == [b"v"]
+
+
 def test_a_read_only_store_has_none(store_path: Path) -> None:
     jjq.open(store_path).close()
     with jjq.open(store_path, read_only=True):

@@ -278,8 +278,13 @@ class HotStore:
             if len(self._asked) > _MOST_ASKED:
                 self._asked.popitem(last=False)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="jjq-hot", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="jjq-hot", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # the process ends, and begins no thread any more: who reads loads it
+                    self._asked.clear()
+                    return
+                self._thread = thread
             self._changed.notify_all()
 
     def _run(self) -> None:

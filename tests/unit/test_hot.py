@@ -419,6 +419,23 @@ def test_an_idle_thread_ends_and_another_begins_when_it_is_needed(
     pop_to(subscriber, SEGMENTS * ROWS, settled=store)
 
 
+def test_where_no_thread_can_begin_records_are_read_as_ever(store: jjq.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in Python 3.12 once the main thread has ended."""
+    tried = []
+
+    def cannot(thread: threading.Thread) -> None:
+        tried.append(thread.name)
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    fill(store)
+    subscriber = store.create_subscriber("t")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", cannot)
+        pop_to(subscriber, ROWS + 1)
+        assert "jjq-hot" in tried
+        store.close()
+
+
 def test_a_store_that_is_used_by_nobody_any_more_can_be_collected(tmp_path: Path) -> None:
     store = jjq.open(tmp_path / "store", maintenance=False)
     fill(store)

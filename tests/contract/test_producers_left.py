@@ -64,6 +64,11 @@ store = jjq.open(sys.argv[1])
 def outlive():
     threading.main_thread().join()
     store.create_topic("t").push_many([b"many %d" % i for i in range(300)])
+    try:
+        threading.Thread(target=int).start()
+    except RuntimeError:
+        print("no thread can begin")
+        return
     producer = store.producer(linger_ms=60_000)
     for i in range(1000):
         producer.push("t", b"own %d" % i)
@@ -190,12 +195,13 @@ def test_a_broker_that_is_gone_is_waited_for_once(tmp_path: Path) -> None:
 
 @pytest.mark.embedded
 def test_a_thread_that_outlives_the_main_one_pushes_as_ever(store: jjq.Store) -> None:
-    """What pyarrow imports with the first list of values could not be imported then."""
+    """What pyarrow imports with the first list of values could not be imported then. A producer needs a thread, which some versions
+    of Python begin no more."""
     ended = subprocess.run(
         [sys.executable, "-c", OUTLIVES, place(store)], capture_output=True, text=True, timeout=60, check=False
     )
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert values(store) == own(b"many", 300) + own()
+    assert values(store) == own(b"many", 300) + ([] if ended.stdout else own())
 
 
 @pytest.mark.embedded

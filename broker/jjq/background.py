@@ -88,6 +88,15 @@ class Caretaker:
         self._thread = threading.Thread(target=self._run, name="jjq-maintenance", daemon=True)
         self._thread.start()
 
+    @classmethod
+    def begun(cls, store: Store) -> Caretaker | None:
+        """None where no thread can begin, as where the process ends: then others take their turns."""
+        try:
+            return cls(store)
+        except RuntimeError as error:
+            log.warning("this process does no maintenance of %s: %s", store.path, error)
+            return None
+
     def _run(self) -> None:
         while not self._stopped.wait(INTERVAL_S):
             store = self._store()

@@ -281,7 +281,7 @@ class HotStore:
                 thread = threading.Thread(target=self._run, name="jjq-hot", daemon=True)
                 try:
                     thread.start()
-                except RuntimeError:  # the process ends, and begins no thread any more: who reads loads it
+                except RuntimeError:  # as where the process ends and begins no thread any more: who reads loads it
                     self._asked.clear()
                     return
                 self._thread = thread

@@ -476,9 +476,7 @@ class Store(StoreParts):
         self.check_open(write=True)
         with self._mutex:
             if self._caretaker is None:
-                # Where the process ends and begins no thread any more, others take their turns.
-                with contextlib.suppress(RuntimeError):
-                    self._caretaker = Caretaker(self)
+                self._caretaker = Caretaker.begun(self)
 
     def verify(self, progress: Progress | None = None, *, sample: float | None = None) -> VerifyReport:
         """Checks every file against the catalog; what is wrong is in the report. See `jjq.verify`."""

@@ -2,9 +2,11 @@
 nobody waits for what will not come back."""
 
 import contextlib
+import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +14,8 @@ import pyarrow as pa
 import pytest
 
 import jjq
+from jjq import files
+from jjq.clock import now_us
 from jjq.layout import BACKUP
 from jjq.repair import repair
 from jjq.server.health import probe
@@ -39,6 +43,37 @@ def pushes_until_refused(topic: jjq.Topic) -> jjq.JjqError:
             topic.push(b"lost")
         except jjq.JjqError as error:
             return error
+
+
+def test_a_push_that_waits_for_its_turn_is_not_acknowledged_into_files_that_are_gone_by_then(store: jjq.Store) -> None:
+    topic, _ = begin(store, "always")
+    directory = topic.directory(0)
+    log, refused = store.log(topic.id, 0), []
+    log._looked_at = now_us()  # a moment ago, so that it is not due
+
+    def push() -> None:
+        with pytest.raises(jjq.DamagedSegment) as error:
+            topic.push(b"lost")
+        refused.append(error)
+
+    held = files.open_rw(directory / "lock")
+    assert files.lock(held, wait=False)
+    pushing = threading.Thread(target=push)
+    pushing.start()
+    while not waits_for(held):
+        pass
+    for path in directory.glob("*.*"):
+        path.unlink()
+    log._looked_at = now_us()
+    files.close(held)
+    pushing.join()
+    assert refused
+
+
+def waits_for(fd: int) -> bool:
+    """Whether somebody waits for a lock on the file that this descriptor has open."""
+    inode = f":{os.fstat(fd).st_ino} "
+    return any("->" in line and inode in line for line in Path("/proc/locks").read_text().splitlines())
 
 
 GONE = "/[^ ]*:?( the store)? was removed or moved away while it was open"

@@ -12,10 +12,14 @@ import jjq
 from tests.brokers import serving
 
 
-def samples(http: str) -> dict[tuple[str, str], float]:
+def metrics(http: str) -> list[str]:
     with urllib.request.urlopen(f"{http}/metrics") as answer:
-        lines = answer.read().decode().splitlines()
-    found = (re.fullmatch(r"(jjq_flight_\w+)\{(.*)\} (\S+)", line) for line in lines)
+        text: bytes = answer.read()
+    return text.decode().splitlines()
+
+
+def samples(http: str) -> dict[tuple[str, str], float]:
+    found = (re.fullmatch(r"(jjq_flight_\w+)\{(.*)\} (\S+)", line) for line in metrics(http))
     return {(each[1], each[2]): float(each[3]) for each in found if each}
 
 
@@ -34,6 +38,7 @@ def test_requests_by_flight_are_counted_by_operation_and_answer(tmp_path: Path) 
         assert requests['operation="create_topic",code="ok"'] == 1
         assert requests['operation="append",code="ok"'] == 2
         assert requests['operation="do_get",code="ok"'] >= 1
+        assert requests['operation="do_get_batches",code="ok"'] >= 1
         assert requests['operation="unknown",code="invalid_argument"'] == 1
         assert [labels for labels in requests if "topic_not_found" in labels]
         assert not [labels for labels in requests if "no such thing" in labels]
@@ -45,4 +50,6 @@ def test_requests_by_flight_are_counted_by_operation_and_answer(tmp_path: Path) 
 
 def test_a_broker_without_flight_says_nothing_of_it(tmp_path: Path) -> None:
     with serving(tmp_path / "store", "--no-flight") as broker:
-        assert samples(broker.http) == {}
+        lines = metrics(broker.http)
+        assert "# TYPE jjq_http_requests_total counter" in lines
+        assert not [line for line in lines if "jjq_flight" in line]

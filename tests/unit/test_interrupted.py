@@ -19,6 +19,7 @@ import pytest
 import jjq
 from jjq import files, wake
 from jjq.batch import Batch
+from jjq.catalog import sqlite
 from jjq.log.active import ActiveFile
 from jjq.log.partition import PartitionLog
 from jjq.log.stream import StreamReader
@@ -352,6 +353,27 @@ def test_wherever_a_function_is_interrupted_as_it_begins_no_file_stays_locked(wr
         assert n > 10
         for fd in locks:
             files.close(fd)
+
+
+def test_an_interrupt_as_the_catalog_is_opened_again_leaves_one_that_can_be_used(tmp_path: Path) -> None:
+    def at_line(number: int) -> Callable[[FrameType, str, Any], Any]:
+        left = itertools.count(number, -1)
+
+        def trace(frame: FrameType, event: str, _: Any) -> Any:
+            if event == "line" and next(left) == 0:
+                raise KeyboardInterrupt
+            return trace if frame.f_code.co_filename in (sqlite.__file__, contextlib.__file__) else None
+
+        return trace
+
+    with jjq.open(tmp_path, maintenance=False) as store:
+        driver, numbers = store.catalog.driver, itertools.count()
+        assert isinstance(driver, sqlite.SqliteDriver)
+        driver.before_fork()
+        while traced(lambda: len(store.topics()), at_line(n := next(numbers))):
+            assert store.topics() == []
+            driver.before_fork()  # as at each fork
+        assert n > 30
 
 
 def test_an_interrupt_as_a_single_statement_ends_leaves_no_lock_with_its_traceback(tmp_path: Path) -> None:

@@ -269,11 +269,10 @@ class SqliteDriver:
         if self._connection is None:
             if self._closed:
                 raise StoreClosed(f"the store at {self.path.parent} was closed; open it again")
-            if self._opened is not None:  # in a forked child: SQLite would make a file where none is
+            if self._opened is not None:  # after a fork: SQLite would make a file where none is
                 self.check_named()
-            with _closed_if_failed(
-                self._connect_read_only() if self.read_only else self._connect(self.path.as_uri())
-            ) as connection:
+            connection = self._connect_read_only() if self.read_only else self._connect(self.path.as_uri())
+            try:
                 if not self.read_only:
                     if self._lock_fd < 0:
                         self._lock_fd = files.open_lock(self._lock_path)
@@ -287,6 +286,11 @@ class SqliteDriver:
                 self._opened = self._named()
                 self._full = None
                 self._connection = connection  # at the last: an interrupt before leaves none without its lock
+            except BaseException:
+                # Not by `_closed_if_failed`: an interrupt as that ended would leave a connection that is closed.
+                self._connection = None
+                connection.close()
+                raise
         return self._connection
 
     def _named(self) -> tuple[int, int] | None:
@@ -354,7 +358,6 @@ class SqliteDriver:
             return
         self._connection = None
         with contextlib.suppress(sqlite3.Error):
-            _roll_back(connection)  # what several interrupts have left open
             connection.close()
 
     def after_fork(self) -> None:

@@ -138,7 +138,7 @@ class ActiveFile:
         count = self._index_size // ENTRY_SIZE
         if count > self._known:
             data = files.pread(self._index_fd, (count - self._known) * ENTRY_SIZE, self._known * ENTRY_SIZE)
-            if not fmt.entries_hold(data):
+            if not data or not fmt.entries_hold(data):  # it is cut just now, or damaged
                 position = (self._known + len(fmt.valid_prefix(data))) * ENTRY_SIZE
                 raise DamagedSegment(
                     f"{self.index_path}: the index is damaged at byte {position}; run `jjq repair`",
@@ -189,6 +189,7 @@ class ActiveFile:
         left it torn."""
         return (
             files.size(self._index_fd) == self._known * ENTRY_SIZE
+            # As `_ends_locked` says, with a call less for what is asked at each push.
             and (files.size(self._fd) == self.length if self._size == self.length else self._ends_locked())
             and not self.closed
             and not self.failed

@@ -138,7 +138,8 @@ def _encode_rows(requests: list[Append], facts: TopicFacts, version: int) -> fmt
         columns = [stamp_array(stamps, rows, broker), *batch.columns]
     else:
         if len(requests) == 1:
-            keys, values, headers = first.keys or (), first.values, first.headers
+            assert first.keys is not None  # as it is of columns alone
+            keys, values, headers = first.keys, first.values, first.headers
         else:
             keys = [key for request in requests for key in request.keys or ()]
             values = [value for request in requests for value in request.values]
@@ -184,7 +185,9 @@ def as_batch(request: Append) -> pa.RecordBatch:
 
 def byte_strings(items: Sequence[bytes | None] | pa.Array) -> pa.Array:
     """A column of these; few without pa.array, see `template.listed`."""
-    if isinstance(items, pa.Array) or len(items) > TEMPLATE_ROWS:
+    if isinstance(items, pa.Array):
+        return items
+    if len(items) > TEMPLATE_ROWS:
         return pa.array(items, pa.binary())
     nulls, bits, ends, data = listed(items)
     buffers = [pa.py_buffer(bits) if nulls else None, pa.py_buffer(ends), pa.py_buffer(data)]

@@ -65,10 +65,6 @@ class Partition:
             self._open_lock()
         settings = self._settings
         if settings is not None and settings.sync == "always":
-            # An acknowledgement of what nobody will find is none. It is asked in front of the lock, as others wait for that.
-            active = self._active
-            if active is not None and not active.named(surely=False):
-                self.forget_active()  # opened by its name again, it says what is missing
             files.lock_in_turn(self._lock_fd)  # a turn is a sync long, so who is passed over waits for many
         else:
             files.set_lock(self._lock_fd, files.EXCLUSIVE)
@@ -114,14 +110,15 @@ class Partition:
                     continue
             settings = self._settings
             assert settings is not None
-            # Where an acknowledgement does not mean a sync, to ask each time whether others will find it would cost.
+            # An acknowledgement of what nobody will find is none. Where none means a sync, looking each time would cost.
             due = abs(now - self._looked_at) > _LOOK_US
-            if due:
-                if not active.named(surely=True):
+            if due or settings.sync == "always":
+                if not active.named(surely=due):
                     self._check_lock_named()
-                    self.forget_active()
+                    self.forget_active()  # opened by its name again, it says what is missing
                     continue
-                self._looked_at = now
+                if due:
+                    self._looked_at = now
             if (
                 active.length - active.head_length < settings.segment_bytes
                 and (settings.segment_rows is None or active.rows < settings.segment_rows)

@@ -30,3 +30,8 @@ class Requests:
         with self._mutex:
             self.answered[operation, answer] += 1
             self.seconds[operation] = self.seconds.get(operation, 0.0) + seconds
+
+    def told(self) -> tuple[dict[str, int], dict[tuple[str, str], int], dict[str, float]]:
+        """What runs, what was answered, and the seconds, as they are now."""
+        with self._mutex:
+            return dict(self.running), dict(self.answered), dict(self.seconds)

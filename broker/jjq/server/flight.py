@@ -129,6 +129,15 @@ def _cut_off(port: int) -> None:
                         found.shutdown(socket.SHUT_RDWR)
 
 
+def _answer(error: Exception) -> str:
+    """As what a request that failed counts."""
+    if isinstance(error, JjqError):
+        return error.code
+    if isinstance(error, flight.FlightCancelledError):
+        return "cancelled"
+    return "unavailable" if isinstance(error, flight.FlightError) else "internal"
+
+
 class _TokenOf(flight.ServerMiddleware):  # type: ignore[misc] # pyarrow has no types
     def __init__(self, token: str | None) -> None:
         self.token = token
@@ -160,15 +169,15 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
     def _counted(self, operation: str) -> Iterator[None]:
         """`_translated`, for a request that counts as one of this operation."""
         began = time.perf_counter()
-        requests, answer = self._served.requests, "ok"
+        requests, answer = self._served.requests, "cancelled"  # as where a client takes no more of an answer
         requests.begin(operation)
         try:
             with self._translated():
                 try:
                     yield
+                    answer = "ok"
                 except Exception as error:
-                    other = "unavailable" if isinstance(error, flight.FlightError) else "internal"
-                    answer = error.code if isinstance(error, JjqError) else other
+                    answer = _answer(error)
                     raise
         finally:
             requests.end(operation, answer, time.perf_counter() - began)
@@ -274,12 +283,8 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
             return flight.GeneratorStream(schema, self._each(batches))
 
     def _each(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        while True:
-            with self._translated():
-                batch = next(batches, None)
-            if batch is None:
-                return
-            yield batch
+        with self._counted("do_get_batches"):
+            yield from batches
 
     def do_put(
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor,

@@ -180,19 +180,21 @@ class _Appending:
 
     def take(self, reader: flight.MetadataRecordBatchReader, writer: flight.FlightMetadataWriter) -> None:
         for batch, about in _chunks(self._call, reader):
-            began, code = time.perf_counter(), "ok"
+            began, code = time.perf_counter(), "internal"
             try:
                 answer = self._answer(batch, b"" if about is None else about.to_pybytes())
+                code = "ok"
             except MorePartitions:
                 told = {"code": wire.MORE_PARTITIONS, "message": "the topic has more partitions by now"}
                 answer = wire.encode({"error": told})
                 code = wire.MORE_PARTITIONS
             except JjqError as error:
+                code = error.code
                 if self._call.served.stopping:
                     raise
                 answer = wire.encode({"error": report(error, self._call.served)})
-                code = error.code
-            self._call.served.requests.count("append", code, time.perf_counter() - began)
+            finally:
+                self._call.served.requests.count("append", code, time.perf_counter() - began)
             _tell(writer, answer)
 
     def _answer(self, batch: pa.RecordBatch | None, about: bytes) -> bytes:

@@ -95,8 +95,10 @@ class App:
             operation, found_in_path = self._find(scope)
         except RequestError as error:
             counters.begin(name)
-            await self._refusal(error, scope)(scope, receive, sending)
-            counters.end(name, str(answered[0]), 0.0)
+            try:
+                await self._refusal(error, scope)(scope, receive, sending)
+            finally:
+                counters.end(name, str(answered[0] if answered else 499), 0.0)
             return
         name = operation.id
         counters.begin(name)

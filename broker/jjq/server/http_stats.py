@@ -82,7 +82,7 @@ def visible(request: Request, found: dict[str, Any]) -> dict[str, Any]:
 def broker_stats(parts: Parts) -> dict[str, Any]:
     counters = parts.counters
     return {
-        "uptime_s": round(time.time() - counters.started_at, 1), "requests": sum(list(counters.answered.values())),
+        "uptime_s": round(time.time() - counters.started_at, 1), "requests": sum(counters.told()[1].values()),
         "streams": len(parts.hub.streams), "waiting_bytes": sum(each.outbox.size for each in list(parts.hub.streams)),
         "slow_clients": counters.slow_clients, "refused_connections": counters.refused_connections,
         "channel_consumers": len(parts.consumers),
@@ -256,11 +256,12 @@ def _metrics(
 
 
 def _of_requests(prefix: str, answer: str, requests: Requests) -> Iterator[str]:
-    answered = [({"operation": name, answer: text}, n) for (name, text), n in list(requests.answered.items())]
-    yield from _family(f"{prefix}_requests", "counter", "Requests answered.", answered)
-    running = [({"operation": name}, count) for name, count in list(requests.running.items())]
-    yield from _family(f"{prefix}_running", "gauge", "Requests that are being answered, streams included.", running)
-    spent = [({"operation": name}, seconds) for name, seconds in list(requests.seconds.items())]
+    running, answered, seconds = requests.told()
+    counts = [({"operation": name, answer: text}, count) for (name, text), count in answered.items()]
+    yield from _family(f"{prefix}_requests", "counter", "Requests answered.", counts)
+    now = [({"operation": name}, count) for name, count in running.items()]
+    yield from _family(f"{prefix}_running", "gauge", "Requests that are being answered, streams included.", now)
+    spent = [({"operation": name}, each) for name, each in seconds.items()]
     yield from _family(f"{prefix}_request_seconds", "counter", "Seconds they took, streams included.", spent)
 
 

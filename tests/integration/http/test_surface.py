@@ -34,6 +34,9 @@ def raw(front: Front, data: bytes) -> bytes:
     return got
 
 
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
 def test_headers_without_end_are_refused(front: Front) -> None:
     for head in (b"GET /" + b"x" * 70_000, b"GET / HTTP/1.1\r\nhost: x\r\nx: " + b"y" * 70_000,
                  b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 20_000):  # fmt: skip

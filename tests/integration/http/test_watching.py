@@ -96,7 +96,7 @@ def test_health_leaves_nothing_in_the_store(front: Front) -> None:
     assert isinstance(front.http._parts.health, Health)
 
 
-# --- limits ----------------------------------------------------------------------------------------------------------
+# --- numbers ---------------------------------------------------------------------------------------------------------
 
 
 def test_metrics_are_as_prometheus_reads_them(front: Front) -> None:
@@ -143,6 +143,3 @@ def test_stats_come_again_and_again(front: Front) -> None:
             event = events.next()
             assert event.type == "stats"
             assert json.loads(event.data)["topics"][0]["name"] == "orders"
-
-
-# --- description and pages -------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ class Requests:
     thread."""
 
     def __init__(self) -> None:
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # a read that is garbage may end, and be counted, amid any line
         self.running: Counter[str] = Counter()
         self.answered: Counter[tuple[str, str]] = Counter()
         self.seconds: dict[str, float] = {}

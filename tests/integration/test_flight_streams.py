@@ -510,3 +510,35 @@ def test_a_first_push_through_a_broker_does_not_wait_for_pandas(tmp_path: Path) 
         rows = store.topic("t").read(metadata=["_key"]).read_all()
     assert rows["value"].to_pylist() == [b"text", None, b"v", None, b"w"]
     assert rows["_key"].to_pylist() == [None, b"k", None, b"k", b"l"]
+
+
+INTERRUPTED = """
+import sys
+import pyarrow as pa
+import jjq
+from jjq.client import staging
+
+with jjq.connect(sys.argv[1]) as store:
+    topic = store.create_topic("t")
+    send = staging.answer_to
+    def interrupted(client, descriptor, schema, options, write):
+        def written(writer):
+            raise KeyboardInterrupt  # before all rows are sent
+        return send(client, descriptor, schema, options, written)
+    staging.answer_to = interrupted
+    stage = store.stage()
+    try:
+        stage.write("t", pa.table({"value": pa.array([b"x"] * 100, pa.binary())}))
+    except KeyboardInterrupt:
+        print("interrupted")
+    stage.abandon()
+"""
+
+
+def test_a_write_that_is_interrupted_says_nothing_by_itself(tmp_path: Path) -> None:
+    """Arrow writes to the terminal of a stream that ends without having been closed."""
+    with serving(tmp_path / "store", "--no-http") as broker:
+        ended = subprocess.run(
+            [sys.executable, "-c", INTERRUPTED, broker.flight], capture_output=True, text=True, timeout=60, check=False
+        )
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("interrupted\n", "", 0)

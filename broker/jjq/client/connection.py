@@ -350,8 +350,9 @@ def answer_to(
     except (flight.FlightError, pa.ArrowException, OSError):
         writer.close()  # which says what it was, where that is known
         raise
-    except Exception:
-        # Of who has what is sent: the broker is not to wait for more of it as long as somebody keeps this error.
+    except BaseException:
+        # Of who has what is sent, or an interrupt: the broker is not to wait for more of it as long as somebody keeps this error, and a
+        # stream that ends without being closed has Arrow write of it to the terminal.
         with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError):
             writer.close()
         raise

@@ -51,6 +51,9 @@ class _Stream:
         except (flight.FlightError, pa.ArrowException, OSError):
             self._writer.close()  # which says what it was, where that is known
             raise
+        except BaseException:  # an interrupt, see `answer_to`
+            self.close()
+            raise
         if told is None:
             self._writer.close()
             raise flight.FlightUnavailableError("the broker ended the stream")

@@ -133,7 +133,7 @@ KINDS: dict[str, tuple[Callable[[jjq.Store], None], str]] = {
 }
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[pytest.param(each, marks=pytest.mark.soak) if "lz4" in each else each for each in KINDS])
 def damaged(request: pytest.FixtureRequest, place: Path) -> Iterator[Damaged]:
     fill, suffix = KINDS[request.param]
     with open_alone(place / "store") as store:

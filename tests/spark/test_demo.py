@@ -69,20 +69,22 @@ def log(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(4 * JOB_SECONDS)
-def test_a_job_killed_twice_and_started_again_writes_what_pandas_computes(
-    spark: SparkSession, place: demo.Place, log: Path
+@pytest.mark.parametrize(
+    "shares", [[0.5], pytest.param([0.0, 0.5], marks=pytest.mark.soak)], ids=["half-way", "at once and half-way"]
+)
+def test_a_job_killed_and_started_again_writes_what_pandas_computes(
+    spark: SparkSession, place: demo.Place, log: Path, shares: list[float]
 ) -> None:
     sources = nyc2013.find_sources()
-    half = len(reference.hourly_delays(sources.flights, sources.weather, UNTIL)) // 2
+    rows = len(reference.hourly_delays(sources.flights, sources.weather, UNTIL))
 
-    # Once as soon as there is a first row, once half-way: each time before the checkpoint counts what the log has.
-    first_rows, first_in_log, first_counted = demo.run_killed(place, ROWS_PER_BATCH, 1, log)
-    assert first_rows >= 1
-    second_rows, second_in_log, second_counted = demo.run_killed(place, ROWS_PER_BATCH, half, log)
-    assert second_rows >= half
-    # The log is never behind the checkpoint, and at most one micro-batch ahead of it.
-    assert 0 <= first_in_log - first_counted <= 1
-    assert 0 <= second_in_log - second_counted <= 1
+    # Each time as soon as so many rows are there: before the checkpoint counts what the log has.
+    for share in shares:
+        least = max(1, int(rows * share))
+        found, in_log, counted = demo.run_killed(place, ROWS_PER_BATCH, least, log)
+        assert found >= least
+        # The log is never behind the checkpoint, and at most one micro-batch ahead of it.
+        assert 0 <= in_log - counted <= 1
 
     with Job(place.store, place.checkpoint, ROWS_PER_BATCH, log) as job:
         assert job.wait(JOB_SECONDS).batches >= 1

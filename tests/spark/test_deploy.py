@@ -19,7 +19,7 @@ import jjq
 from tests.stores import assert_whole
 
 HERE = Path(__file__).parent
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
 CONNECT = ("grpc", "grpc_status", "zstandard")
 with_connect = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in CONNECT),

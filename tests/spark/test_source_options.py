@@ -275,6 +275,7 @@ def test_a_dataframe_is_planned_when_it_is_first_used(spark: SparkSession, store
     assert minutes_of(read(spark, store)) == [1, 2, 3]
 
 
+@pytest.mark.soak
 def test_each_use_of_kafkas_options_is_warned_of_once(tmp_path: Path) -> None:
     program = Path(__file__).with_name("kafka_options_job.py")
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}

@@ -21,6 +21,7 @@ from pyarrow import flight
 
 import jjq
 from jjq import wire
+from jjq.client import connection, staging
 from jjq.errors import TooManyRequests
 from jjq.server import flight_sessions
 from jjq.server.flight_calls import report
@@ -516,11 +517,11 @@ INTERRUPTED = """
 import sys
 import pyarrow as pa
 import jjq
-from jjq.client import staging
+from jjq.client import connection, staging
 
 with jjq.connect(sys.argv[1]) as store:
     topic = store.create_topic("t")
-    send = staging.answer_to
+    send = connection.answer_to
     def interrupted(client, descriptor, schema, options, write):
         def written(writer):
             raise KeyboardInterrupt  # before all rows are sent
@@ -542,3 +543,28 @@ def test_a_write_that_is_interrupted_says_nothing_by_itself(tmp_path: Path) -> N
             [sys.executable, "-c", INTERRUPTED, broker.flight], capture_output=True, text=True, timeout=60, check=False
         )
     assert (ended.stdout, ended.stderr, ended.returncode) == ("interrupted\n", "", 0)
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt, lambda: flight.FlightUnavailableError("gone")], ids=["interrupt", "lost"]
+)
+def test_a_stage_of_which_a_write_broke_off_takes_no_other_one_for_its_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Callable[[], BaseException]
+) -> None:
+    send = connection.answer_to
+
+    def broken_off(*args: Any) -> None:
+        send(*args)
+        raise error()
+
+    with serving(tmp_path / "store", "--no-http") as broker, jjq.connect(broker.flight, retry_s=0.1) as store:
+        topic, stage = store.create_topic("t"), store.stage()
+        with monkeypatch.context() as patch:
+            patch.setattr(staging, "answer_to", broken_off)
+            with pytest.raises((KeyboardInterrupt, jjq.BrokerUnavailable)):
+                stage.write("t", pa.table({"value": [b"first"]}))
+        with pytest.raises(jjq.InvalidArgument):
+            stage.write("t", pa.table({"value": [b"second"]}))
+        with pytest.raises(jjq.InvalidArgument, match="failed amid it"):
+            stage.finish()
+        assert topic.offsets()[0].end == 0

@@ -10,7 +10,7 @@ from pyarrow import flight
 
 from jjq import wire
 from jjq.client.connection import answer_to
-from jjq.errors import InvalidArgument, JjqError
+from jjq.errors import BrokerUnavailable, InvalidArgument, JjqError
 from jjq.model import StagedFile
 from jjq.schema import to_table
 from jjq.staging import Stage
@@ -65,8 +65,10 @@ class RemoteStage(Stage):
 
         try:
             connection.persist(act, safe=False)
-        except JjqError:
-            if len(pieces) > 1:  # some of them may be in it, and there is no way to take those back
+        except BaseException as error:
+            # Some of it may be there, and there is no way to take that back: the next write would be taken for the rest of this
+            # one. Not of a single piece that the broker has refused.
+            if len(pieces) > 1 or not isinstance(error, JjqError) or isinstance(error, BrokerUnavailable):
                 self._broken = True
                 self.abandon()
             raise

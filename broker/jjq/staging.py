@@ -10,7 +10,7 @@ import contextlib
 import json
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,7 @@ class Stage:
         self._owner = None if owner is None else _check_owner(owner)
         self._writers: dict[tuple[str, int], _PartitionStage] = {}
         self._done: list[StagedFile] = []
-        self._finished = False
+        self._finished = self._broken = False
         self._topics: dict[str, Topic] = {}  # by id; this stage's own, as who refreshes a handle changes its schema
 
     def __enter__(self) -> Stage:
@@ -69,7 +69,9 @@ class Stage:
 
         `partition` sends all rows there, else a key chooses by the documented hash, else the stage's default. `key` names
         the column whose values are the keys. Raises SchemaMismatch and InvalidArgument; then nothing was added.
+        After any other error, as of the disk, the stage takes no more: begin another one.
         """
+        self._check_whole()
         if self._finished:
             raise InvalidArgument("the stage is finished; begin another one")
         for what, given in (("keys", keys), ("headers", headers), ("timestamps", timestamps)):
@@ -87,24 +89,41 @@ class Stage:
         prepared = own.retry_schema(
             lambda: prepare(own, table, key=key, keys=keys, headers=headers, timestamps=timestamps)
         )
-        for index, batch in split(own, prepared, partition, self._default % own.partitions):
-            stage = self._writers.get((own.id, index))
-            if stage is not None and stage.schema_version != own.schema_version:
-                self._done.extend(stage.finish())  # columns were added meanwhile, and a file has one schema
-                stage = None
-            if stage is None:
-                stage = self._writers[own.id, index] = _PartitionStage(own, index, self._owner, self._store.catalog)
-            self._done.extend(stage.add(batch))
+        with self._whole():
+            for index, batch in split(own, prepared, partition, self._default % own.partitions):
+                stage = self._writers.get((own.id, index))
+                if stage is not None and stage.schema_version != own.schema_version:
+                    self._done.extend(stage.finish())  # columns were added meanwhile, and a file has one schema
+                    stage = None
+                if stage is None:
+                    stage = self._writers[own.id, index] = _PartitionStage(own, index, self._owner, self._store.catalog)
+                self._done.extend(stage.add(batch))
+
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        """What fails amid this may have been done in part, so that done again, some rows would be there twice, and others not."""
+        try:
+            yield
+        except BaseException:
+            self._broken = True
+            self.abandon()
+            raise
+
+    def _check_whole(self) -> None:
+        if self._broken:
+            raise InvalidArgument("a write of this stage failed amid it; begin another one")
 
     def finish(self) -> list[StagedFile]:
         """Everything on disk, names included; in the order written, by topic and partition."""
+        self._check_whole()
         directories: set[Path] = set()
-        for stage in self._writers.values():
-            self._done.extend(stage.finish())
-            directories.add(stage.directory)
-        for directory in sorted(directories):
-            with files.translated("sync", directory):
-                files.sync_dir(directory)
+        with self._whole():
+            for stage in self._writers.values():
+                self._done.extend(stage.finish())
+                directories.add(stage.directory)
+            for directory in sorted(directories):
+                with files.translated("sync", directory):
+                    files.sync_dir(directory)
         self._finished = True
         return list(self._done)
 

@@ -1,5 +1,7 @@
 """A disk that is full and then has room again: pushing says so, then works, and nothing is half there."""
 
+import contextlib
+import errno
 import itertools
 import os
 import resource
@@ -15,7 +17,7 @@ import jjq
 from jjq.errors import JjqError, StoreError
 from jjq.repair import repair
 from tests.crash.checks import contents, open_alone
-from tests.crash.faults import Filling, Operation
+from tests.crash.faults import Failing, Filling, Operation
 from tests.crash.killing import copy_store, elsewhere
 from tests.crash.scenarios import SCENARIOS, Scenario, make
 from tests.stores import assert_whole
@@ -237,3 +239,25 @@ def test_who_opens_a_catalog_on_a_full_disk_is_told_so_and_repair_does_not_make_
 
     elsewhere(without_room)
     assert_whole(path)
+
+
+def test_a_stage_that_met_a_full_disk_gives_no_files_of_which_some_rows_are_there_twice_or_not(place: Path) -> None:
+    rows = pa.table({"value": [b"%d" % n + b"x" * 1000 for n in range(9000)]})  # many are written before the end
+    with open_alone(place / "store") as store:
+        topic = store.create_topic("t")
+        for kind in ("write", "sync"):
+            for number in itertools.count(1):
+                stage, staged = store.stage(), None
+                with contextlib.suppress(StoreError), Failing(number, [kind], code=errno.ENOSPC):
+                    stage.write(topic, rows)
+                    staged = stage.finish()
+                if staged is not None:
+                    store.commit(staged)
+                    break
+                with pytest.raises(jjq.InvalidArgument, match="begin another"):
+                    stage.write(topic, rows)
+                with pytest.raises(jjq.InvalidArgument, match="begin another"):
+                    stage.finish()
+            assert number > 1
+        assert topic.read().read_all()["value"].to_pylist() == 2 * rows["value"].to_pylist()
+        assert_whole(store)

@@ -38,6 +38,7 @@ class RemoteStage(Stage):
         keys: pa.Array | pa.ChunkedArray | None = None, headers: pa.Array | pa.ChunkedArray | None = None,
         timestamps: pa.Array | pa.ChunkedArray | None = None,
     ) -> None:  # fmt: skip
+        self._check_whole()
         if self._finished:
             raise InvalidArgument("the stage is finished; begin another one")
         table = to_table(data)
@@ -75,8 +76,7 @@ class RemoteStage(Stage):
         self._writes += 1
 
     def finish(self) -> list[StagedFile]:
-        if self._broken:
-            raise InvalidArgument("a write of this stage failed amid it; begin another one")
+        self._check_whole()
         if self._writes:
             files = self._remote.connection.act("stage_finish", once=True, handle=self._handle, writes=self._writes)
         else:

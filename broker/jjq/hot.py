@@ -278,13 +278,14 @@ class HotStore:
             if len(self._asked) > _MOST_ASKED:
                 self._asked.popitem(last=False)
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name="jjq-hot", daemon=True)
+                # Known before it begins: an interrupt as it does would leave it to itself, and another would begin beside it.
+                self._thread = threading.Thread(target=self._run, name="jjq-hot", daemon=True)
                 try:
-                    thread.start()
+                    self._thread.start()
                 except RuntimeError:  # as where the process ends and begins no thread any more: who reads loads it
+                    self._thread = None
                     self._asked.clear()
                     return
-                self._thread = thread
             self._changed.notify_all()
 
     def _run(self) -> None:

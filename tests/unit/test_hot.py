@@ -436,6 +436,26 @@ def test_where_no_thread_can_begin_records_are_read_as_ever(store: jjq.Store, mo
         store.close()
 
 
+def test_an_interrupt_as_its_thread_begins_leaves_none_beside_another(
+    store: jjq.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        raise KeyboardInterrupt
+
+    fill(store)
+    subscriber = store.create_subscriber("t")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pop_to(subscriber, ROWS + 1)
+    while subscriber.pop() is not None:
+        pass
+    assert sum(each.name == "jjq-hot" for each in threading.enumerate()) == 1
+
+
 def test_a_store_that_is_used_by_nobody_any_more_can_be_collected(tmp_path: Path) -> None:
     store = jjq.open(tmp_path / "store", maintenance=False)
     fill(store)

@@ -436,13 +436,15 @@ def test_where_no_thread_can_begin_records_are_read_as_ever(store: jjq.Store, mo
         store.close()
 
 
-def test_an_interrupt_as_its_thread_begins_leaves_none_beside_another(
-    store: jjq.Store, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("begun", [False, True], ids=["before", "after"])
+def test_an_interrupt_as_its_thread_begins_leaves_one(
+    store: jjq.Store, monkeypatch: pytest.MonkeyPatch, begun: bool
 ) -> None:
     start = threading.Thread.start
 
     def interrupted(thread: threading.Thread) -> None:
-        start(thread)
+        if begun:
+            start(thread)
         raise KeyboardInterrupt
 
     fill(store)

@@ -277,23 +277,23 @@ class HotStore:
             self._asked[reader.topic_id, partition, start] = reader, rows, weakref.ref(near)
             if len(self._asked) > _MOST_ASKED:
                 self._asked.popitem(last=False)
-            if self._thread is None or not self._thread.is_alive():
-                # Known before it begins: of two, one of which an interrupt left to itself as it began, this one goes on.
-                self._thread = threading.Thread(target=self._run, name="jjq-hot", daemon=True)
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="jjq-hot", daemon=True)
                 try:
-                    self._thread.start()
+                    thread.start()
                 except RuntimeError:  # as where the process ends and begins no thread any more: who reads loads it
-                    self._thread = None
                     self._asked.clear()
                     return
+                self._thread = thread  # not before: amid an interrupt it may not have started
             self._changed.notify_all()
 
     def _run(self) -> None:
+        with self._mutex:
+            if self._thread is not threading.current_thread():
+                return  # an interrupt came amid its start: who asks next starts another
         access = Access(self, keeps=True)
         while True:
             with self._mutex:
-                if self._thread is not threading.current_thread():
-                    return
                 if not self._changed.wait_for(lambda: self._asked or self._closed, _IDLE_S) or self._closed:
                     self._thread = None
                     self._changed.notify_all()
@@ -353,7 +353,7 @@ class HotStore:
             self._asked.clear()
             thread = self._thread
             self._changed.notify_all()
-        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
+        if thread is not None and thread is not threading.current_thread():
             thread.join()
 
     def after_fork(self) -> None:

@@ -34,6 +34,7 @@ _ADVICE = {
 # A lock of Linux's on the first byte that belongs, like flock, to the open file; the two know nothing of each other.
 _TURN = getattr(fcntl, "F_OFD_SETLKW", None)
 _TAKE, _GIVE = (struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 1, 0) for kind in (fcntl.F_WRLCK, fcntl.F_UNLCK))
+_NO_SUCH_CALL = (errno.ENOSYS, errno.EINVAL, errno.ESPIPE, errno.EPERM)  # on this file system, or in this sandbox
 _IOV_MAX = 512  # POSIX promises 16, Linux and macOS take 1024
 
 
@@ -193,21 +194,25 @@ def datasync(fd: int) -> None:
 
 
 @functools.cache
-def _begin_writing() -> Callable[[int, int, int], object]:
-    """Linux's sync_file_range, which Python does not have; nothing where the system has none."""
+def _begin_writing() -> Callable[[int, int, int], int]:
+    """Linux's sync_file_range, which Python does not have; nothing where the system has none. Returns an error's number, or 0."""
     import ctypes
 
     try:
-        call = ctypes.CDLL(None).sync_file_range
+        call = ctypes.CDLL(None, use_errno=True).sync_file_range
     except (OSError, AttributeError):
-        return lambda fd, position, length: None
+        return lambda fd, position, length: 0
     call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-    return lambda fd, position, length: call(fd, position, length, 2)  # SYNC_FILE_RANGE_WRITE
+    write = 2  # SYNC_FILE_RANGE_WRITE
+    return lambda fd, position, length: ctypes.get_errno() if call(fd, position, length, write) else 0
 
 
 def begin_writing(fd: int, position: int, length: int) -> None:
-    """Has the disk begin with bytes that a later sync is to wait for. It neither waits nor takes an error from that sync."""
-    _begin_writing()(fd, position, length)
+    """Has the disk begin with bytes that a later sync is to wait for. What fails here that sync may not say again: it counts as one that
+    failed."""
+    code = _begin_writing()(fd, position, length)
+    if code and code not in _NO_SUCH_CALL:
+        raise OSError(code, os.strerror(code))
 
 
 def wait_written(path: Path) -> None:

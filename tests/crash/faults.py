@@ -25,10 +25,11 @@ KINDS = {
     "create": "create", "open_rw": "open", "open_ro": "open", "open_lock": "open", "close": "close",
     "pwrite": "write", "pwrite_all": "write", "datasync": "sync", "sync_dir": "sync_dir", "make_dirs": "make_dirs",
     "replace": "replace", "unlink": "unlink", "remove_dir": "remove_dir", "pread": "read", "set_size": "set_size",
+    "begin_writing": "writeback",
 }  # fmt: skip
 PLAIN = {
     "size", "identity", "is_named", "link_of", "place", "read", "ring", "write_small", "move", "lock", "lock_in_turn", "translated", "translate", "reading",
-    "begin_writing", "wait_written", "opened_by",
+    "wait_written", "opened_by",
 }  # fmt: skip
 # The steps of a catalog transaction: failing at `begin` or `commit` undoes it, at `committed` it is done but not known.
 CATALOG = ("begin", "commit", "committed")
@@ -43,10 +44,11 @@ CHANGES = (
     "unlink",
     "remove_dir",
     "set_size",
+    "writeback",
     *CATALOG,
 )
 # What these do is gone with the process, so to die before one of them or after it leaves the same.
-TRACELESS = frozenset({"open", "sync", "sync_dir", "begin"})
+TRACELESS = frozenset({"open", "sync", "sync_dir", "writeback", "begin"})
 LEFT = tuple(kind for kind in CHANGES if kind not in TRACELESS)
 
 
@@ -176,6 +178,10 @@ class Disk:
 
     def _datasync(self, fd: int) -> None:
         self._do(Operation("sync", self._path(fd)), lambda: self._real["datasync"](fd))
+
+    def _begin_writing(self, fd: int, position: int, length: int) -> None:
+        operation = Operation("writeback", self._path(fd), position=position)
+        self._do(operation, lambda: self._real["begin_writing"](fd, position, length))
 
     def _sync_dir(self, path: Path) -> None:
         self._do(Operation("sync_dir", path), lambda: self._real["sync_dir"](path))

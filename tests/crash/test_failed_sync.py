@@ -87,6 +87,24 @@ def check_intact(topic: jjq.Topic, partition: int, allowed: list[Partition]) -> 
     assert found in allowed
 
 
+@pytest.mark.parametrize(("sync", "size"), [("always", 200_000), ("none", 2 << 20)])
+def test_what_the_disk_refuses_as_it_begins_counts_as_a_failed_sync(sync: str, size: int, place: Path) -> None:
+    """The sync behind it may say nothing of it: the error was told once."""
+    with open_alone(place / "store") as store, open_alone(place / "store") as other:
+        topic = store.create_topic("t", sync=sync)
+        topic.push(b"before")
+        store.log(topic.id, 0).sync()
+        assert [row[-1] for row in rows_of(other.topic("t"), 0)[1]] == [b"before"]
+        with Failing(1, ["writeback"]) as failing, pytest.raises(StoreError, match="Input/output error"):
+            topic.push_many([bytes(size // 2)] * 2)
+        assert failing.failed is not None
+        assert other.topic("t").push(b"next").offset == 1
+        for view in (store, other):
+            assert [row[-1] for row in rows_of(view.topic("t"), 0)[1]] == [b"before", b"next"]
+        assert [each.state for each in topic.segments()] == ["rolled", "active"]
+        assert_whole(store)
+
+
 class LosingAll(Disk):
     """Syncs of data fail and lose what they were for, and there is no room for an entry of the index but for `part` of one."""
 

@@ -244,7 +244,11 @@ class ActiveFile:
         self._size = max(self._size, start + written)
         if length > (_JOIN_BYTES if sync else LARGE_BYTES):
             # The disk is at work while the checksums are made; without `sync`, the one at the end would wait for all of the file.
-            files.begin_writing(self._fd, start, length)
+            try:
+                files.begin_writing(self._fd, start, length)
+            except OSError:
+                self._lost_locked()
+                raise
         crc, run_max, low_ts, offset = self.crc, self.run_max_ts, self.min_ts, first
         packed: list[bytes] = []
         for head, message in zip(heads, messages, strict=True):
@@ -321,11 +325,14 @@ class ActiveFile:
         try:
             files.datasync(self._fd)
         except OSError:
-            # The page cache now shows bytes that may never reach the disk. Nobody may add to them or believe them.
-            self.failed = True
-            with contextlib.suppress(OSError):
-                self._write_close_locked("failed", self.synced_offset)
+            self._lost_locked()
             raise
+
+    def _lost_locked(self) -> None:
+        """The page cache now shows bytes that may never reach the disk. Nobody may add to them or believe them."""
+        self.failed = True
+        with contextlib.suppress(OSError):
+            self._write_close_locked("failed", self.synced_offset)
 
     def _mark_failed_locked(self) -> None:
         """Tells the other processes, where there was no room for the closing entry: the index ends in a byte that no entry begins

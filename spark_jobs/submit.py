@@ -159,13 +159,13 @@ def _processes_of_session(session: int) -> list[int]:
 
 def spark_submit() -> str:
     """The command of the Spark that is installed beside this Python. Raises JobError where there is none."""
-    return str(_spark_home() / "bin" / "spark-submit")
+    return str(spark_home() / "bin" / "spark-submit")
 
 
 def spark_environment() -> dict[str, str]:
     """What such a Spark needs to find in its environment."""
     return {
-        "SPARK_HOME": str(_spark_home()),
+        "SPARK_HOME": str(spark_home()),
         "PYSPARK_PYTHON": sys.executable,  # the data source is installed here, and Spark's workers must see it
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",  # else Spark asks the network for this machine's name
@@ -173,10 +173,27 @@ def spark_environment() -> dict[str, str]:
     }
 
 
-def _spark_home() -> Path:
+def spark_home() -> Path:
+    """The Spark that is installed beside this Python, with all that it has but a packed copy of its Python code: its workers, of which
+    each query starts some, would import that, and compile what they import each time, where the installed code is compiled.
+
+    Links in this Python's virtual environment; without one, Spark as it is installed. Raises JobError where there is none.
+    """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise JobError("pyspark is not installed: pip install 'jjq[spark]', or call ./run setup")
-    installed = Path(spec.origin).parent
-    named = Path(os.environ.get("SPARK_HOME") or installed, "jars")  # another Spark, or the same one under another name
-    return named.parent if named.exists() and named.samefile(installed / "jars") else installed
+    installed, home = Path(spec.origin).parent, Path(sys.prefix) / ".spark"
+    if sys.prefix == sys.base_prefix:
+        return installed
+    try:
+        home.mkdir(exist_ok=True)
+        for part in installed.iterdir():
+            link = home / part.name
+            if part.name in ("python", "work") or (link.exists() and link.samefile(part)):
+                continue
+            link.unlink(missing_ok=True)
+            with contextlib.suppress(FileExistsError):  # another process did it
+                link.symlink_to(part)
+    except OSError:
+        return installed
+    return home

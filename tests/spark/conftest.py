@@ -1,6 +1,11 @@
 """One Spark for all tests in this directory: starting it takes seconds, and a second one in a process is refused."""
 
+import fcntl
+import os
+import subprocess
 import sys
+import tempfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +15,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from spark_jobs import submit
 from tests.readers import close_stores
 
 CHECKPOINT_FILES = (
@@ -17,32 +23,54 @@ CHECKPOINT_FILES = (
 )
 # A JVM that lives for minutes does not earn back what its second compiler and a collector with threads take from two cores.
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+LOADS_CLASSES = """
+from pyspark.sql import SparkSession, functions as F
+
+settings = {"spark.ui.enabled": False, "spark.sql.shuffle.partitions": 2}
+spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+spark.createDataFrame([(1, "a")], "number int, word string").groupBy("word").agg(F.sum("number")).orderBy("word").collect()
+spark.stop()
+"""
 
 
 @pytest.fixture(scope="session", autouse=True)
-def java_options() -> Iterator[None]:
-    """For every Spark that tests start, those of programs too."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARK_SUBMIT_OPTS", JVM)
-        patch.setenv("SPARK_LAUNCHER_OPTS", JVM)  # of the JVM that only puts the command of the other one together
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The installed Spark, with all that it has but a packed copy of its Python code: its workers, of which each query starts
-    some, would import that, and compile what they import each time, where the installed code is compiled."""
-    home = tmp_path_factory.mktemp("spark-home")
-    for part in Path(pyspark.__file__).parent.iterdir():
-        if part.name not in ("python", "work"):
-            (home / part.name).symlink_to(part)
+def spark_home() -> Iterator[Path]:
+    """Where every Spark that tests start is found, and its JVM's options, those of programs too."""
+    home = submit.spark_home()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_HOME", str(home))
+        patch.setenv("SPARK_LAUNCHER_OPTS", JVM)  # of the JVM that only puts the command of the other one together
+        patch.setenv("SPARK_SUBMIT_OPTS", f"{JVM} -XX:SharedArchiveFile={_classes(home)}")
         yield home
 
 
+def _classes(spark_home: Path) -> Path:
+    """The JVM's archive of the classes that a job needs, with which Spark starts in half the time. Made once for this Java and this Spark;
+    one that is missing or of others the JVM passes over in silence."""
+    java = Path(os.environ.get("JAVA_HOME", ""), "release")
+    made_of = java.read_bytes() if java.exists() else b""
+    made_of += f"{pyspark.__version__} {Path(pyspark.__file__).stat().st_mtime_ns}".encode()
+    archive = spark_home / f"classes-{zlib.crc32(made_of):08x}.jsa"
+    with (spark_home / "classes.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another run of tests may be at it
+        if not archive.exists():
+            for other in spark_home.glob("classes-*.jsa"):
+                other.unlink()
+            new = archive.with_suffix(".new")
+            new.unlink(missing_ok=True)
+            options = {"SPARK_SUBMIT_OPTS": f"{JVM} -XX:ArchiveClassesAtExit={new}"}
+            with tempfile.TemporaryDirectory() as scratch:
+                subprocess.run(
+                    (sys.executable, "-c", LOADS_CLASSES), env=os.environ | submit.spark_environment() | options,
+                    cwd=scratch, capture_output=True, timeout=300, check=False,
+                )  # fmt: skip
+            if new.exists():  # a JVM that makes none starts more slowly, and is as good
+                new.replace(archive)
+    return archive
+
+
 @pytest.fixture(scope="package")
-def spark(tmp_path_factory: pytest.TempPathFactory, java_options: None, spark_home: Path) -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory, spark_home: Path) -> Iterator[SparkSession]:
     """Spark on two cores of this machine, with this interpreter for its Python workers: they see what is installed."""
     scratch = tmp_path_factory.mktemp("spark")
     with pytest.MonkeyPatch.context() as patch:

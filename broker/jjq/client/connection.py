@@ -342,19 +342,24 @@ def answer_to(
     send: Callable[[flight.FlightStreamWriter], object],
 ) -> pa.Buffer:  # fmt: skip
     """The broker's one answer to a stream, which `send` writes."""
-    writer, reader = client.do_put(descriptor, schema, options)
+    streams: list[tuple[flight.FlightStreamWriter, flight.FlightMetadataReader]] = []
     try:
+        # In one call, so that an interrupt as it begins finds it kept.
+        streams.extend(map(client.do_put, (descriptor,), (schema,), (options,)))
+        writer, reader = streams[0]
         send(writer)
         writer.done_writing()
         told = reader.read()
     except (flight.FlightError, pa.ArrowException, OSError):
-        writer.close()  # which says what it was, where that is known
+        for writer, _ in streams:
+            writer.close()  # which says what it was, where that is known
         raise
     except BaseException:
         # Of who has what is sent, or an interrupt: the broker is not to wait for more of it as long as somebody keeps this error, and a
         # stream that ends without being closed has Arrow write of it to the terminal.
         with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError):
-            writer.close()
+            for writer, _ in streams:
+                writer.close()
         raise
     writer.close()
     if told is None:

@@ -252,7 +252,7 @@ def test_actions_answer_whatever_they_are_given_and_never_with_their_inside(fron
     each_arg = {each: st.just(right[each]) | JSON if each in right else JSON for each in taken}
     given_args = st.fixed_dictionaries(each_arg) | st.dictionaries(st.sampled_from([*taken, "x"]), JSON)
 
-    @SAFE
+    @settings(SAFE, max_examples=40)  # there are sixty actions
     @given(given_args, st.booleans(), JSON)
     def fuzz(args: dict[str, Any], in_session: bool, more: Any) -> None:
         body: Any = {"args": args, "session": "a session", "id": more} if in_session else args

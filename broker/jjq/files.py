@@ -19,7 +19,7 @@ from typing import Any
 
 from jjq.errors import StoreError
 
-_datasync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
+_datasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 FULL = "; free some space and try again (docs/operations.md, a full disk)"
 GONE = "was removed or moved away while it was open; put it back, and open it again"
 _ADVICE = {
@@ -89,17 +89,20 @@ def link_of(fd: int) -> str:
     return f"/proc/self/fd/{fd}"
 
 
-def place(link: str) -> str | None:
-    """Where an open file is now: another place when it is moved, removed, or another one gets its name. None where the system does
-    not say.
+def places(links: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Where open files are now: elsewhere when they are moved, removed, or others get their names. None where the system does not say.
 
     For who asks often. Linux notes that somebody has asked for a file's times, as stat does, and gives the next write a time of its
     own, which that write's sync has to put on disk (multigrain timestamps, from 6.13 on): such syncs take half as long again.
     """
     try:
-        return os.readlink(link)
+        return tuple(map(os.readlink, links))
     except OSError:
         return None
+
+
+# `look(fd, length, position)` reads at most so many bytes, those that are there.
+look = os.pread
 
 
 def pread(fd: int, length: int, position: int) -> bytes:
@@ -188,9 +191,8 @@ def set_size(fd: int, length: int) -> None:
     os.ftruncate(fd, length)
 
 
-def datasync(fd: int) -> None:
-    """Returns when the file's bytes and length are on disk. Never retried: after a failure the pages count as clean."""
-    _datasync(fd)
+# `datasync(fd)` returns when the file's bytes and length are on disk. Never retried: after a failure the pages count as clean.
+datasync = _datasync
 
 
 @functools.cache

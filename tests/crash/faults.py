@@ -24,11 +24,11 @@ from jjq.catalog.sqlite import SqliteDriver
 KINDS = {
     "create": "create", "open_rw": "open", "open_ro": "open", "open_lock": "open", "close": "close",
     "pwrite": "write", "pwrite_all": "write", "datasync": "sync", "sync_dir": "sync_dir", "make_dirs": "make_dirs",
-    "replace": "replace", "unlink": "unlink", "remove_dir": "remove_dir", "pread": "read", "set_size": "set_size",
+    "replace": "replace", "unlink": "unlink", "remove_dir": "remove_dir", "pread": "read", "look": "read", "set_size": "set_size",
     "begin_writing": "writeback",
 }  # fmt: skip
 PLAIN = {
-    "size", "identity", "is_named", "link_of", "place", "read", "ring", "write_small", "move", "lock", "lock_in_turn", "translated", "translate", "reading",
+    "size", "identity", "is_named", "link_of", "places", "read", "ring", "write_small", "move", "lock", "lock_in_turn", "translated", "translate", "reading",
     "wait_written", "opened_by",
 }  # fmt: skip
 # The steps of a catalog transaction: failing at `begin` or `commit` undoes it, at `committed` it is done but not known.
@@ -171,6 +171,11 @@ class Disk:
     def _pread(self, fd: int, length: int, position: int) -> bytes:
         operation = Operation("read", self._path(fd), position=position)
         data: bytes = self._do(operation, lambda: self._real["pread"](fd, length, position))
+        return data
+
+    def _look(self, fd: int, length: int, position: int) -> bytes:
+        operation = Operation("read", self._path(fd), position=position)
+        data: bytes = self._do(operation, lambda: self._real["look"](fd, length, position))
         return data
 
     def _set_size(self, fd: int, length: int) -> None:

@@ -28,6 +28,7 @@ _JOIN_BYTES = 64 << 10  # up to here one joined write is cheaper than a vector o
 # a sync has only the data to put on disk, and takes two thirds of the time (docs/decisions/0024).
 _AHEAD_BYTES = 128 << 10
 _AHEAD_PUSHES = 64
+_MOST_AT_ONCE = 64 * ENTRY_SIZE
 AHEAD_LEAST = 8  # for fewer pushes it is not worth it
 
 
@@ -48,7 +49,7 @@ class ActiveFile:
         self._names = os.fspath(self.path), os.fspath(self.index_path)
         self._identities = files.identity(fd), files.identity(index_fd)
         self._links = files.link_of(fd), files.link_of(index_fd)
-        self._places: tuple[str | None, str | None] = (None, None)  # where the files were when they had their names
+        self._places: tuple[str, ...] | None = None  # where the files were when they had their names
         self._known = 0  # entries read so far
         self._index_size = 0  # bytes of the index when it was last looked at
         self.base = 0
@@ -185,16 +186,23 @@ class ActiveFile:
                 self.synced_offset, self.synced_position = entry.end, entry.end_position
 
     def ready_locked(self) -> bool:
-        """Whether the file takes records as this process, which has read its index, knows it: nobody has added to it, closed it or
-        left it torn."""
-        return (
-            files.size(self._index_fd) == self._known * ENTRY_SIZE
-            # As `_ends_locked` says, with a call less for what is asked at each push.
-            and (files.size(self._fd) == self.length if self._size == self.length else self._ends_locked())
-            and not self.closed
-            and not self.failed
-            and self._known > 0
-        )
+        """Takes in what others have added, as `refresh_locked`, where it is nothing unusual; whether the file takes records then: nobody has
+        closed it or left it torn. In few calls: each costs a process that has not run for some turns microseconds, and others wait."""
+        known = self._known * ENTRY_SIZE
+        size = files.size(self._index_fd)
+        if size != known:
+            data = files.look(self._index_fd, _MOST_AT_ONCE, known)
+            if len(data) != size - known or not fmt.entries_hold(data):
+                return False
+            self._take(data)
+            self._known = size // ENTRY_SIZE
+        if self.closed or self.failed or not size:
+            return False
+        # As `_ends_locked` says, with a call less.
+        if self._size > self.length:
+            return files.look(self._fd, len(NOTHING), self.length) == NOTHING
+        self._size = files.size(self._fd)
+        return self._size == self.length or self._ends_locked()
 
     def _ends_locked(self) -> bool:
         """Whether nothing follows the last entry's message, or only what was laid out ahead: a message begins with other bytes than
@@ -206,9 +214,8 @@ class ActiveFile:
     def named(self, *, surely: bool) -> bool:
         """Whether both files are there for others: somebody may have removed or replaced them, or the whole store. `surely`: also
         where nothing has happened to the files themselves, but to a link on the way to them."""
-        link, index_link = self._links
-        places = files.place(link), files.place(index_link)
-        if surely or places != self._places or None in places:
+        places = files.places(self._links)
+        if surely or places != self._places or places is None:
             (name, index_name), (file, index) = self._names, self._identities
             if not (files.is_named(file, name) and files.is_named(index, index_name)):
                 return False

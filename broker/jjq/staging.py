@@ -176,16 +176,23 @@ class _PartitionStage:
             self._catalog.partition(self.topic.id, self.partition)  # raises TopicDeleted
             raise missing_directory(self.directory) from error
         try:
-            files.pwrite(fd, json.dumps(note).encode(), 0)
-        finally:
-            files.close(fd)
-        return SealedWriter(self.directory, name, self._schema, self.topic.config.compression)
+            try:
+                files.pwrite(fd, json.dumps(note).encode(), 0)
+            finally:
+                files.close(fd)
+            return SealedWriter(self.directory, name, self._schema, self.topic.config.compression)
+        except BaseException:
+            for made in (sealed_path(self.directory, name), note_path):  # the note last: it says what the file is
+                with contextlib.suppress(OSError):
+                    files.unlink(made)
+            raise
 
     def _end(self) -> StagedFile:
-        writer, self._writer = self._writer, None
+        writer = self._writer
         assert writer is not None
         with files.translated("stage records in", self.directory):
             writer.finish()
+        self._writer = None  # not before: what fails is still to be removed
         return writer.staged(self.topic.id, self.topic.name, self.partition, self.schema_version)
 
     def finish(self) -> list[StagedFile]:

@@ -261,3 +261,22 @@ def test_a_stage_that_met_a_full_disk_gives_no_files_of_which_some_rows_are_ther
             assert number > 1
         assert topic.read().read_all()["value"].to_pylist() == 2 * rows["value"].to_pylist()
         assert_whole(store)
+
+
+@pytest.mark.parametrize("kind", ["write", "sync", "sync_dir"])
+def test_a_stage_that_met_a_full_disk_leaves_no_file(kind: str, place: Path) -> None:
+    """The disk would have no room again for as long as a file waits for its commit."""
+    rows = pa.table({"value": [b"%d" % n + b"x" * 1000 for n in range(5000)]})
+    with open_alone(place / "store") as store:
+        directory = store.create_topic("t").directory(0)
+        before = sorted(directory.iterdir())
+        for number in itertools.count(1):
+            staged: list[jjq.StagedFile] = []
+            with contextlib.suppress(StoreError), Failing(number, [kind], code=errno.ENOSPC), store.stage() as stage:
+                stage.write("t", rows)
+                staged = stage.finish()
+            store.discard(staged)
+            assert sorted(directory.iterdir()) == before, number
+            if staged:
+                break
+        assert number > 1

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from jjq import files, layout
 from jjq.catalog.rows import PartitionRow, Positions, Statements, segment_values, staged_segment
 from jjq.clock import now_us
-from jjq.errors import InvalidArgument, SchemaMismatch, StagedFileMissing, WriterConflict
+from jjq.errors import InvalidArgument, JjqError, SchemaMismatch, StagedFileMissing, WriterConflict
 from jjq.headers import header_column, null_headers
 from jjq.log.format import crc32c
 from jjq.log.sealed import BATCH_BYTES, SealedWriter, file_crc, sealed_path
@@ -132,7 +132,9 @@ class Stage:
         self._finished = True
         for stage in self._writers.values():
             stage.abandon()
-        self._store.discard(self._done)
+        # Why it is abandoned is to be seen, and not that its store is closed by now; maintenance removes what is left.
+        with contextlib.suppress(JjqError):
+            self._store.discard(self._done)
         self._done = []
 
 

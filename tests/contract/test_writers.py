@@ -122,6 +122,20 @@ def test_a_stage_left_on_an_error_leaves_nothing(store: jjq.Store, directory: Pa
     assert [path.name for path in (directory / "topics" / topic.id / "0").iterdir() if path.name != "lock"] == []
 
 
+def test_why_a_stage_was_left_is_told_though_its_store_is_closed_by_then(store: jjq.Store) -> None:
+    store.create_topic("t")
+
+    def left() -> None:
+        with store.stage() as stage:
+            stage.write("t", pa.table({"value": [b"x"]}))
+            stage.finish()
+            store.close()
+            raise RuntimeError("half-way")
+
+    with pytest.raises(RuntimeError, match="half-way"):
+        left()
+
+
 @pytest.mark.parametrize("rows", [2, 100_000], ids=["few rows", "many rows"])  # many are written before the end
 def test_columns_may_be_added_while_rows_are_staged(store: jjq.Store, rows: int) -> None:
     before = store.create_topic("t", schema=pa.schema([("a", pa.int64())]))

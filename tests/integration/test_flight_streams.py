@@ -556,23 +556,27 @@ def test_a_write_that_is_interrupted_at_any_line_says_nothing_by_itself(tmp_path
     assert (ended.stdout, ended.stderr, ended.returncode) == ("interrupted True\n", "", 0)
 
 
+LOST = flight.FlightUnavailableError("gone")
+REFUSED = flight.FlightUnauthorizedError("no", extra_info=wire.encode({"code": "forbidden", "message": "no"}))
+
+
 @pytest.mark.parametrize(
-    "error", [KeyboardInterrupt, lambda: flight.FlightUnavailableError("gone")], ids=["interrupt", "lost"]
+    "errors", [[KeyboardInterrupt()], [LOST], [LOST, REFUSED]], ids=["interrupt", "lost", "lost, then refused"]
 )
 def test_a_stage_of_which_a_write_broke_off_takes_no_other_one_for_its_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Callable[[], BaseException]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, errors: list[BaseException]
 ) -> None:
-    send = connection.answer_to
+    send, left = connection.answer_to, iter(errors)
 
     def broken_off(*args: Any) -> None:
         send(*args)
-        raise error()
+        raise next(left, errors[-1])
 
     with serving(tmp_path / "store", "--no-http") as broker, jjq.connect(broker.flight, retry_s=0.1) as store:
         topic, stage = store.create_topic("t"), store.stage()
         with monkeypatch.context() as patch:
             patch.setattr(staging, "answer_to", broken_off)
-            with pytest.raises((KeyboardInterrupt, jjq.BrokerUnavailable)):
+            with pytest.raises((KeyboardInterrupt, jjq.BrokerUnavailable, jjq.Forbidden)):
                 stage.write("t", pa.table({"value": [b"first"]}))
         with pytest.raises(jjq.InvalidArgument):
             stage.write("t", pa.table({"value": [b"second"]}))

@@ -61,15 +61,20 @@ class RemoteStage(Stage):
             for piece in pieces:
                 writer.write_batch(piece)
 
-        def act(client: flight.FlightClient, _: bool) -> None:
+        again = False
+
+        def act(client: flight.FlightClient, repeated: bool) -> None:
+            nonlocal again
+            again = repeated
             answer_to(client, descriptor, table.schema, connection.options(), send)
 
         try:
             connection.persist(act, safe=False)
         except BaseException as error:
             # Some of it may be there, and there is no way to take that back: the next write would be taken for the rest of this
-            # one. Not of a single piece that the broker has refused.
-            if len(pieces) > 1 or not isinstance(error, JjqError) or isinstance(error, BrokerUnavailable):
+            # one. Not of a single piece that the broker has refused the first time that it came.
+            refused = isinstance(error, JjqError) and not isinstance(error, BrokerUnavailable)
+            if len(pieces) > 1 or again or not refused:
                 self._broken = True
                 self.abandon()
             raise

@@ -1,12 +1,18 @@
 """Exactly-once writers, stages and commits."""
 
+import contextlib
 import dataclasses
+import itertools
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import jjq
+from tests.tracing import traced
 
 FLIGHTS = pa.schema([("carrier", pa.string()), ("delay", pa.int32())])
 
@@ -134,6 +140,34 @@ def test_why_a_stage_was_left_is_told_though_its_store_is_closed_by_then(store: 
 
     with pytest.raises(RuntimeError, match="half-way"):
         left()
+
+
+def test_wherever_a_write_of_a_stage_is_interrupted_the_next_one_is_there_whole_or_refused(store: jjq.Store) -> None:
+    topic, write = store.create_topic("t"), type(store.stage()).write.__code__
+
+    def at_line(number: int) -> Callable[[FrameType, str, Any], Any]:
+        left = itertools.count(number, -1)
+
+        def trace(frame: FrameType, event: str, _: Any) -> Any:
+            if frame.f_code is write and event == "line" and next(left) == 1:
+                raise KeyboardInterrupt
+            return trace if frame.f_code is write else None
+
+        return trace
+
+    for number in itertools.count(1):
+        end = topic.offsets()[0].end
+        with store.stage() as stage:
+            interrupted = traced(lambda: stage.write("t", pa.table({"value": [b"first"]})), at_line(number))
+            with contextlib.suppress(jjq.InvalidArgument):
+                stage.write("t", pa.table({"value": [b"second"]}))
+                store.commit(stage.finish())
+                assert topic.read(start=end).read_all()["value"].to_pylist() in ([b"second"], [b"first", b"second"]), (
+                    number
+                )
+        if not interrupted:
+            break
+    assert number > 10
 
 
 @pytest.mark.parametrize("rows", [2, 100_000], ids=["few rows", "many rows"])  # many are written before the end

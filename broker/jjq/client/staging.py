@@ -70,6 +70,7 @@ class RemoteStage(Stage):
 
         try:
             connection.persist(act, safe=False)
+            self._writes += 1  # in here: an interrupt before it leaves a write that has come and has the next number
         except BaseException as error:
             # Some of it may be there, and there is no way to take that back: the next write would be taken for the rest of this
             # one. Not of a single piece that the broker has refused the first time that it came.
@@ -78,7 +79,6 @@ class RemoteStage(Stage):
                 self._broken = True
                 self.abandon()
             raise
-        self._writes += 1
 
     def finish(self) -> list[StagedFile]:
         self._check_whole()

@@ -1,13 +1,18 @@
 """A sync that fails and loses what it was for: the kernel drops the pages it could not write, and the next sync succeeds."""
 
 import contextlib
+import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 import jjq
+from jjq import files
 from jjq.errors import DamagedSegment, DataLoss, JjqError, StoreError
+from jjq.log.format import CLOSE, CLOSE_REASONS
+from jjq.log.stream import last_entry
 from tests.crash.checks import Partition, State, contents, open_alone, rows_of
 from tests.crash.faults import CHANGES, Counting, Disk, Failing, Operation, Syncs, lose
 from tests.crash.killing import elsewhere
@@ -94,15 +99,31 @@ def test_what_the_disk_refuses_as_it_begins_counts_as_a_failed_sync(sync: str, s
         topic = store.create_topic("t", sync=sync)
         topic.push(b"before")
         store.log(topic.id, 0).sync()
-        assert [row[-1] for row in rows_of(other.topic("t"), 0)[1]] == [b"before"]
+        if sync == "none":
+            topic.push(b"unsynced")
+        assert rows_of(other.topic("t"), 0)[1][0][-1] == b"before"
         with Failing(1, ["writeback"]) as failing, pytest.raises(StoreError, match="Input/output error"):
             topic.push_many([bytes(size // 2)] * 2)
         assert failing.failed is not None
+        (index,) = topic.directory(0).glob("*.index")
+        entry = last_entry(index)
+        assert entry is not None
+        assert (entry.kind, entry.rows, entry.end) == (CLOSE, CLOSE_REASONS.index("failed"), 1)
         assert other.topic("t").push(b"next").offset == 1
         for view in (store, other):
             assert [row[-1] for row in rows_of(view.topic("t"), 0)[1]] == [b"before", b"next"]
         assert [each.state for each in topic.segments()] == ["rolled", "active"]
         assert_whole(store)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux is asked to begin")
+def test_what_the_system_says_as_it_begins_is_raised() -> None:
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        files.begin_writing(-1, 0, 1)
+    ours, theirs = os.pipe()
+    files.begin_writing(theirs, 0, 1)  # for which there is no such call
+    os.close(ours)
+    os.close(theirs)
 
 
 class LosingAll(Disk):

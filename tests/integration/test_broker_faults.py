@@ -9,9 +9,12 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import jjq
+from jjq import staging
+from jjq.log.sealed import SealedWriter
 from jjq.server.flight import FlightFront
 from jjq.server.guard import Guard
 from jjq.server.settings import ServerSettings
@@ -337,3 +340,28 @@ def test_an_object_that_cannot_be_read_again_says_that_it_may_be_there(store: jj
 def _fill(fd: int, size: int) -> None:
     with open(fd, "wb") as pipe:
         pipe.write(bytes(size))
+
+
+def test_who_goes_while_the_broker_is_at_a_write_of_its_stage_leaves_no_file(
+    store: jjq.Store, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, begun, may_go_on = staging._PartitionStage._begin, threading.Event(), threading.Event()
+
+    def waits(partition: staging._PartitionStage) -> SealedWriter:
+        begun.set()
+        may_go_on.wait(30)
+        return begin(partition)
+
+    monkeypatch.setattr(staging._PartitionStage, "_begin", waits)
+    topic, stage = store.create_topic("t"), store.stage()
+    rows = pa.table({"value": [b"x" * 1000] * 6000})
+    writing = threading.Thread(target=stage.write, args=("t", rows))
+    writing.start()
+    assert begun.wait(30)
+    leaving = threading.Thread(target=stage.abandon)
+    leaving.start()
+    leaving.join(0.5)  # longer than the broker needs to come to it
+    may_go_on.set()
+    for each in (leaving, writing):
+        each.join(30)
+    assert [path.name for path in (directory / "topics" / topic.id / "0").iterdir() if path.name != "lock"] == []

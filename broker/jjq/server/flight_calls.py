@@ -398,9 +398,17 @@ class StageHandle:
                 write()
                 self._batches[number] = index + 1
 
+    def finish(self) -> list[StagedFile]:
+        with self._mutex:
+            files = self.stage.finish()
+            self.finished = True
+        return files
+
     def close(self) -> None:
-        if not self.finished:
-            self.stage.abandon()
+        # Not amid a write, as of a client that was interrupted: a file that is closed under it may be another one by then.
+        with self._mutex:
+            if not self.finished:
+                self.stage.abandon()
 
 
 @action
@@ -411,9 +419,8 @@ def stage_finish(call: Call, handle: int, writes: int) -> list[str]:
         raise StoreError(
             "the broker was started anew while this stage was written, and what was written before is gone; write it again"
         )
-    files = found.stage.finish()
+    files = found.finish()
     call.served.remember(files)
-    found.finished = True
     call.own_session().close_handle(handle)
     return [each.to_json() for each in files]
 

@@ -22,8 +22,10 @@ from jjq.batch import Batch
 from jjq.catalog import sqlite
 from jjq.log.active import ActiveFile
 from jjq.log.partition import PartitionLog
+from jjq.log.sealed import SealedWriter
 from jjq.log.stream import StreamReader
 from jjq.producer import Producer
+from jjq.staging import Stage
 from jjq.wake import Listener, wait_for
 from tests.stores import roll
 from tests.tracing import traced
@@ -220,6 +222,33 @@ def test_after_an_interrupt_nobody_uses_or_closes_again_a_file_that_was_closed(
         topic.push(b"third")
         assert topic.offsets()[0].end == topic.read().read_all().num_rows
         assert topic.read().read_all()["value"].to_pylist() in ([b"first", b"third"], [b"first", b"second", b"third"])
+    assert not again
+
+
+@pytest.mark.parametrize(
+    ("code", "line"), places(SealedWriter.finish, SealedWriter.abandon, SealedWriter._close), ids=named
+)
+def test_an_interrupt_as_a_staged_file_is_closed_leaves_none_and_closes_none_again(
+    code: CodeType, line: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, again = files.close, []
+
+    def close(fd: int) -> None:
+        try:
+            real(fd)
+        except OSError:
+            again.append(fd)
+            raise
+
+    with jjq.open(tmp_path, maintenance=False) as store:
+        topic = store.create_topic("t")
+        monkeypatch.setattr(files, "close", close)
+        use = Stage.abandon if code is SealedWriter.abandon.__code__ else Stage.finish
+        with store.stage() as stage:
+            stage.write("t", pa.table({"value": [bytes(1000)] * 5000}))  # as much as is written before the end
+            assert is_interrupted(lambda: use(stage), code, line)
+            stage.abandon()
+        assert [path.name for path in topic.directory(0).iterdir() if path.name != "lock"] == []
     assert not again
 
 

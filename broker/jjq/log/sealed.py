@@ -141,14 +141,16 @@ class SealedWriter:
             self.length += len(footer)
             files.datasync(self._fd)
         finally:
-            files.close(self._fd)
-            self._fd = -1
+            self._close()
 
     def abandon(self) -> None:
-        if self._fd >= 0:
-            files.close(self._fd)
-            self._fd = -1
+        self._close()
         files.unlink(self.path)
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1  # first: what is closed again after an interrupt may be another file by then
+        if fd >= 0:
+            files.close(fd)
 
     def staged(self, topic_id: str, topic: str, partition: int, schema_version: int) -> StagedFile:
         return StagedFile(

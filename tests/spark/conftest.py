@@ -46,7 +46,7 @@ def spark_home() -> Iterator[Path]:
 
 def _classes(spark_home: Path) -> Path:
     """The JVM's archive of the classes that a job needs, with which Spark starts in half the time. Made once for this Java and this Spark;
-    one that is missing or of others the JVM passes over in silence."""
+    one that is missing the JVM passes over in silence, one of another class path with a line of its standard output."""
     java = Path(os.environ.get("JAVA_HOME", ""), "release")
     made_of = java.read_bytes() if java.exists() else b""
     made_of += f"{pyspark.__version__} {Path(pyspark.__file__).stat().st_mtime_ns}".encode()
@@ -60,6 +60,7 @@ def _classes(spark_home: Path) -> Path:
             new.unlink(missing_ok=True)
             options = {"SPARK_SUBMIT_OPTS": f"{JVM} -XX:ArchiveClassesAtExit={new}"}
             with tempfile.TemporaryDirectory() as scratch:
+                # The JVM makes it as it ends, which is after the program: to capture what it writes is to wait for that.
                 subprocess.run(
                     (sys.executable, "-c", LOADS_CLASSES), env=os.environ | submit.spark_environment() | options,
                     cwd=scratch, capture_output=True, timeout=300, check=False,

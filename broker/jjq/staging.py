@@ -68,8 +68,8 @@ class Stage:
         """Adds rows of anything `push_table` takes. Columns by name; `keys`, `headers` and `timestamps` beside them.
 
         `partition` sends all rows there, else a key chooses by the documented hash, else the stage's default. `key` names
-        the column whose values are the keys. Raises SchemaMismatch and InvalidArgument; then nothing was added.
-        After any other error, as of the disk, the stage takes no more: begin another one.
+        the column whose values are the keys. Raises SchemaMismatch, RecordTooLarge and InvalidArgument; then nothing was added.
+        After an error amid the writing, as of the disk, the stage takes no more: begin another one.
         """
         self._check_whole()
         if self._finished:
@@ -111,7 +111,7 @@ class Stage:
 
     def _check_whole(self) -> None:
         if self._broken:
-            raise InvalidArgument("a write of this stage failed amid it; begin another one")
+            raise InvalidArgument("this stage failed amid a write, or as it was finished; begin another one")
 
     def finish(self) -> list[StagedFile]:
         """Everything on disk, names included; in the order written, by topic and partition."""

@@ -580,6 +580,6 @@ def test_a_stage_of_which_a_write_broke_off_takes_no_other_one_for_its_rest(
                 stage.write("t", pa.table({"value": [b"first"]}))
         with pytest.raises(jjq.InvalidArgument):
             stage.write("t", pa.table({"value": [b"second"]}))
-        with pytest.raises(jjq.InvalidArgument, match="failed amid it"):
+        with pytest.raises(jjq.InvalidArgument, match="failed amid a write"):
             stage.finish()
         assert topic.offsets()[0].end == 0

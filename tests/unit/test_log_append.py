@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import jjq
-from jjq.errors import StoreError, TopicDeleted
+from jjq.errors import DamagedSegment, StoreError, TopicDeleted
 from jjq.log import active
 from jjq.log.format import ENTRY_SIZE
 from jjq.log.partition import PartitionLog
@@ -186,3 +186,39 @@ def test_the_lowest_time_of_a_segment_is_known_whichever_process_has_appended_it
             assert log.roll_locked()
     (segment,) = [each for each in topic.segments() if each.state != "active"]
     assert (segment.start, segment.end, segment.min_timestamp, segment.max_timestamp) == (0, 6, US + 1, US + 9)
+
+
+@pytest.mark.parametrize("sync", ["always", "interval", "none"])
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 200])
+def test_what_others_have_added_is_taken_in_however_much_it_is(store: jjq.Store, count: int, sync: str) -> None:
+    topic = store.create_topic("t", sync=sync)
+    with jjq.open(store.path, maintenance=False) as other:
+        theirs = other.topic("t")
+        for _ in range(2):
+            topic.push(b"ours")
+            for each in range(count):
+                theirs.push(b"%d" % each)
+        assert topic.push(b"last").offset == 2 * count + 2
+    each_turn = [b"ours", *(b"%d" % each for each in range(count))]
+    assert topic.read().read_all()["value"].to_pylist() == [*each_turn, *each_turn, b"last"]
+    assert [each.state for each in topic.segments()] == ["active"]
+
+
+@pytest.mark.parametrize("sync", ["always", "interval", "none"])
+@pytest.mark.parametrize("entry", [0, 1, 2])
+def test_damage_to_what_others_have_added_is_told_and_nothing_appended(store: jjq.Store, entry: int, sync: str) -> None:
+    topic = store.create_topic("t", sync=sync)
+    topic.push(b"ours")
+    with jjq.open(store.path, maintenance=False) as other:
+        for _ in range(3):
+            other.topic("t").push(b"theirs")
+    path = Path(topic.segments()[0].path)
+    index = path.with_suffix(".index")
+    data = bytearray(index.read_bytes())
+    data[(2 + entry) * ENTRY_SIZE + 20] ^= 1
+    index.write_bytes(data)
+    before = path.read_bytes(), index.read_bytes()
+    for _ in range(2):
+        with pytest.raises(DamagedSegment, match="the index is damaged"):
+            topic.push(b"next")
+        assert (path.read_bytes(), index.read_bytes()) == before

@@ -28,8 +28,8 @@ _JOIN_BYTES = 64 << 10  # up to here one joined write is cheaper than a vector o
 # a sync has only the data to put on disk, and takes two thirds of the time (docs/decisions/0024).
 _AHEAD_BYTES = 128 << 10
 _AHEAD_PUSHES = 64
-_MOST_AT_ONCE = 64 * ENTRY_SIZE
 AHEAD_LEAST = 8  # for fewer pushes it is not worth it
+_MOST_AT_ONCE = 64 * ENTRY_SIZE  # what others add while one waits for its turn is less
 
 
 def _ahead(start: int, length: int) -> bytes:
@@ -198,11 +198,10 @@ class ActiveFile:
             self._known = size // ENTRY_SIZE
         if self.closed or self.failed or not size:
             return False
+        if self._size <= self.length:
+            self._size = files.size(self._fd)
         # As `_ends_locked` says, with a call less.
-        if self._size > self.length:
-            return files.look(self._fd, len(NOTHING), self.length) == NOTHING
-        self._size = files.size(self._fd)
-        return self._size == self.length or self._ends_locked()
+        return self._size == self.length or files.look(self._fd, len(NOTHING), self.length) == NOTHING
 
     def _ends_locked(self) -> bool:
         """Whether nothing follows the last entry's message, or only what was laid out ahead: a message begins with other bytes than

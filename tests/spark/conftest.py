@@ -1,5 +1,6 @@
 """One Spark for all tests in this directory: starting it takes seconds, and a second one in a process is refused."""
 
+import contextlib
 import fcntl
 import os
 import subprocess
@@ -51,6 +52,8 @@ def _classes(spark_home: Path) -> Path:
     made_of = java.read_bytes() if java.exists() else b""
     made_of += f"{pyspark.__version__} {Path(pyspark.__file__).stat().st_mtime_ns}".encode()
     archive = spark_home / f"classes-{zlib.crc32(made_of):08x}.jsa"
+    if sys.prefix == sys.base_prefix:  # the installed Spark itself, to which nothing is added
+        return archive
     with (spark_home / "classes.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another run of tests may be at it
         if not archive.exists():
@@ -59,7 +62,7 @@ def _classes(spark_home: Path) -> Path:
             new = archive.with_suffix(".new")
             new.unlink(missing_ok=True)
             options = {"SPARK_SUBMIT_OPTS": f"{JVM} -XX:ArchiveClassesAtExit={new}"}
-            with tempfile.TemporaryDirectory() as scratch:
+            with tempfile.TemporaryDirectory() as scratch, contextlib.suppress(subprocess.TimeoutExpired):
                 # The JVM makes it as it ends, which is after the program: to capture what it writes is to wait for that.
                 subprocess.run(
                     (sys.executable, "-c", LOADS_CLASSES), env=os.environ | submit.spark_environment() | options,

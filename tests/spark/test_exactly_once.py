@@ -184,6 +184,7 @@ def test_two_attempts_of_a_task_count_once_and_without_staging_twice(
 # --- the driver
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_driver_killed_before_the_transaction_writes_the_micro_batch_once(
     spark: SparkSession, store: jjq.Store, checkpoint: Path

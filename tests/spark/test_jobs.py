@@ -448,7 +448,7 @@ def test_a_job_that_follows_takes_what_comes_until_it_is_stopped(
     assert seen == [b'{"n":1}', b'{"n":2}']
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(SUBMIT_SECONDS + 30)
 def test_spark_submit_runs_a_job_as_the_page_says(tmp_path: Path) -> None:
     files = tmp_path / "files"

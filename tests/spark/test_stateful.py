@@ -113,6 +113,7 @@ def rocksdb(spark: SparkSession) -> Iterator[None]:
     spark.conf.unset(name)
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("rocksdb")
 @pytest.mark.skipif(
     importlib.util.find_spec("google.protobuf") is None,

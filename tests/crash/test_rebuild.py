@@ -444,6 +444,7 @@ def test_a_store_of_a_later_version_is_left_alone(made: Path, place: Path) -> No
         repair(path)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_it_may_die_at_any_step(made: Path, place: Path) -> None:
     damaged = copy_store(made, place / "damaged")

@@ -405,7 +405,9 @@ def damage_all(path: Path, template: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("damage", [damage_all, lambda path, _: (path / "catalog.db").unlink()])
+@pytest.mark.parametrize(
+    "damage", [pytest.param(damage_all, marks=pytest.mark.soak), lambda path, _: (path / "catalog.db").unlink()]
+)
 def test_repair_may_die_at_any_step(made: Any, damage: Callable[[Path, Path], None], place: Path) -> None:
     template, _ = made
     damaged = copy_store(template, place / "damaged")

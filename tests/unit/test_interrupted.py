@@ -196,12 +196,8 @@ def test_others_go_on_though_ctrl_c_comes_several_times(
         assert [values[int(str(told[each]))] for each in (b"leads", b"last")] == [b"leads", b"last"]
 
 
-@pytest.mark.parametrize(
-    ("code", "line"), places(PartitionLog.forget_active, ActiveFile.close_descriptors, StreamReader.close), ids=named
-)
-def test_after_an_interrupt_nobody_uses_or_closes_again_a_file_that_was_closed(
-    code: CodeType, line: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def noted_closing() -> tuple[Callable[[int], None], list[int]]:
+    """What closes files, and the list of those that it found closed."""
     real, again = files.close, []
 
     def close(fd: int) -> None:
@@ -211,6 +207,16 @@ def test_after_an_interrupt_nobody_uses_or_closes_again_a_file_that_was_closed(
             again.append(fd)
             raise
 
+    return close, again
+
+
+@pytest.mark.parametrize(
+    ("code", "line"), places(PartitionLog.forget_active, ActiveFile.close_descriptors, StreamReader.close), ids=named
+)
+def test_after_an_interrupt_nobody_uses_or_closes_again_a_file_that_was_closed(
+    code: CodeType, line: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close, again = noted_closing()
     with jjq.open(tmp_path, maintenance=False) as store, jjq.open(tmp_path, maintenance=False) as other:
         topic = store.create_topic("t")
         topic.push(b"first")
@@ -231,15 +237,7 @@ def test_after_an_interrupt_nobody_uses_or_closes_again_a_file_that_was_closed(
 def test_an_interrupt_as_a_staged_file_is_closed_leaves_none_and_closes_none_again(
     code: CodeType, line: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, again = files.close, []
-
-    def close(fd: int) -> None:
-        try:
-            real(fd)
-        except OSError:
-            again.append(fd)
-            raise
-
+    close, again = noted_closing()
     with jjq.open(tmp_path, maintenance=False) as store:
         topic = store.create_topic("t")
         monkeypatch.setattr(files, "close", close)

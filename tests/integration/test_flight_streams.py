@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import importlib
 import json
 import subprocess
 import sys
 import threading
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,11 +19,9 @@ from pyarrow import flight
 
 import jjq
 from jjq import wire
-from jjq.client import connection, staging
 from jjq.errors import TooManyRequests
 from jjq.server import flight_sessions
 from jjq.server.flight_calls import report
-from jjq.server.flight_sessions import Session
 from tests.brokers import serving
 from tests.integration.test_flight_protocol import Front, code_of, failure
 
@@ -251,71 +247,6 @@ def test_published_texts_count_for_the_rate(tmp_path: Path) -> None:
         made.close()
 
 
-def test_answers_that_a_client_never_says_it_has_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flight_sessions, "_MOST_ANSWERS", 10)
-    session = Session("a session", "anybody")
-    for number in range(10):
-        assert session.once(number, 0, lambda number=number: number) == number
-    with pytest.raises(TooManyRequests):
-        session.once(10, 0, lambda: 10)
-    assert session.once(3, 0, lambda: "again") == 3
-    assert session.once(11, 9, lambda: 11) == 11
-
-
-def test_an_answer_that_comes_when_its_client_has_given_up_is_not_kept() -> None:
-    session = Session("a session", "anybody")
-
-    def act() -> bytes:
-        assert session.once(2, 2, lambda: b"next") == b"next"
-        return bytes(1 << 20)
-
-    session.once(1, 1, act)
-    assert 0 < session.answer_bytes < 1000
-
-
-def test_an_error_that_is_kept_as_an_answer_does_not_keep_what_was_sent() -> None:
-    session = Session("a session", "anybody")
-
-    def ask() -> weakref.ref[Any]:
-        sent = pa.record_batch({"value": pa.array([b"refused"])})
-
-        def act(sent: pa.RecordBatch = sent) -> None:
-            raise jjq.SchemaMismatch(f"{sent.num_rows} row does not fit")
-
-        for _ in range(2):
-            with pytest.raises(jjq.SchemaMismatch, match="1 row does not fit"):
-                session.once(1, 1, act)
-        return weakref.ref(sent)
-
-    gone = ask()
-    gc.collect()
-    assert gone() is None
-
-
-def test_errors_and_empty_answers_are_bounded_as_others_are() -> None:
-    """They take memory too: of those that have come only that they came is kept, and that counts."""
-    session = Session("a session", "anybody", is_full=lambda kept: kept > 1 << 20)
-
-    def refuse() -> None:
-        raise jjq.SchemaMismatch("no" * 500)
-
-    def ask(first: int, what: Callable[[], None], waiting: set[int] | None = None) -> int:
-        """How many were taken."""
-        for number in range(first, first + 20_000):
-            try:
-                session.once(number, 0, what, waiting=waiting)
-            except jjq.SchemaMismatch:
-                pass
-            except TooManyRequests:
-                return number - first
-        return 20_000
-
-    assert ask(1, refuse) < 2000
-    assert 1000 < ask(100_000, lambda: None, waiting=set()) < 20_000
-    with pytest.raises(jjq.InvalidArgument, match="answered before"):
-        session.once(1, 0, refuse)
-
-
 @pytest.mark.parametrize("waiting", [[1] * 100_001, ["1"], [[1]], {"1": 1}], ids=["many", "text", "lists", "no list"])
 def test_what_a_client_waits_for_is_numbers_and_not_more_than_is_kept(front: Front, waiting: Any) -> None:
     assert front.front._served is not None
@@ -442,32 +373,6 @@ def test_a_handle_that_its_client_has_let_go_of_is_closed(front: Front) -> None:
             assert not pause.wait(0.01)
 
 
-def test_a_request_that_comes_again_while_it_is_done_waits_for_its_answer() -> None:
-    session = Session("a session", "anybody")
-    begun, go_on, told = threading.Event(), threading.Event(), []
-
-    def act() -> str:
-        assert not begun.is_set()
-        begun.set()
-        assert go_on.wait(30)
-        raise jjq.TopicNotFound("there is none")
-
-    def ask() -> None:
-        try:
-            session.once(1, 1, act)
-        except jjq.TopicNotFound as error:
-            told.append(error)
-
-    threads = [threading.Thread(target=ask) for _ in range(3)]
-    for each in threads:
-        each.start()
-    assert begun.wait(30)
-    go_on.set()
-    for each in threads:
-        each.join()
-    assert len(told) == 3
-
-
 def test_what_the_disk_refuses_by_flight_is_in_the_log_of_the_broker(
     front: Front, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -511,75 +416,3 @@ def test_a_first_push_through_a_broker_does_not_wait_for_pandas(tmp_path: Path) 
         rows = store.topic("t").read(metadata=["_key"]).read_all()
     assert rows["value"].to_pylist() == [b"text", None, b"v", None, b"w"]
     assert rows["_key"].to_pylist() == [None, b"k", None, b"k", b"l"]
-
-
-INTERRUPTED = """
-import itertools
-import sys
-import pyarrow as pa
-import jjq
-from jjq.client import connection
-
-class Interrupting:
-    def __init__(self, number):
-        self.left = number
-
-    def __call__(self, frame, event, _):
-        if frame.f_code is not connection.answer_to.__code__:
-            return None
-        self.left -= event == "line"
-        if not self.left and event == "line":
-            raise KeyboardInterrupt
-        return self
-
-with jjq.connect(sys.argv[1]) as store:
-    topic = store.create_topic("t")
-    for number in itertools.count(1):
-        stage = store.stage()
-        sys.settrace(Interrupting(number))
-        try:
-            stage.write("t", pa.table({"value": pa.array([b"x"] * 100, pa.binary())}))
-            break
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(None)
-    print("interrupted", number > 5)
-"""
-
-
-def test_a_write_that_is_interrupted_at_any_line_says_nothing_by_itself(tmp_path: Path) -> None:
-    """Arrow writes to the terminal of a stream that ends without having been closed."""
-    with serving(tmp_path / "store", "--no-http") as broker:
-        program = [sys.executable, "-c", INTERRUPTED, broker.flight]
-        ended = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
-    assert (ended.stdout, ended.stderr, ended.returncode) == ("interrupted True\n", "", 0)
-
-
-LOST = flight.FlightUnavailableError("gone")
-REFUSED = flight.FlightUnauthorizedError("no", extra_info=wire.encode({"code": "forbidden", "message": "no"}))
-
-
-@pytest.mark.parametrize(
-    "errors", [[KeyboardInterrupt()], [LOST], [LOST, REFUSED]], ids=["interrupt", "lost", "lost, then refused"]
-)
-def test_a_stage_of_which_a_write_broke_off_takes_no_other_one_for_its_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, errors: list[BaseException]
-) -> None:
-    send, left = connection.answer_to, iter(errors)
-
-    def broken_off(*args: Any) -> None:
-        send(*args)
-        raise next(left, errors[-1])
-
-    with serving(tmp_path / "store", "--no-http") as broker, jjq.connect(broker.flight, retry_s=0.1) as store:
-        topic, stage = store.create_topic("t"), store.stage()
-        with monkeypatch.context() as patch:
-            patch.setattr(staging, "answer_to", broken_off)
-            with pytest.raises((KeyboardInterrupt, jjq.BrokerUnavailable, jjq.Forbidden)):
-                stage.write("t", pa.table({"value": [b"first"]}))
-        with pytest.raises(jjq.InvalidArgument):
-            stage.write("t", pa.table({"value": [b"second"]}))
-        with pytest.raises(jjq.InvalidArgument, match="failed amid a write"):
-            stage.finish()
-        assert topic.offsets()[0].end == 0

@@ -1,7 +1,7 @@
 """The Flight front: a store over Arrow Flight. Every request is taken apart, is one call of the store, and its answer packed.
 
-`flight_calls.py`, `flight_planning.py`, `flight_consuming.py`, `flight_channels.py` and `flight_objects.py` have the actions,
-`flight_streams.py` what is read and written as batches, `flight_sessions.py` what is kept for a client.
+`flight_calls.py`, `flight_staging.py`, `flight_planning.py`, `flight_consuming.py`, `flight_channels.py` and `flight_objects.py`
+have the actions, `flight_streams.py` what is read and written as batches, `flight_sessions.py` what is kept for a client.
 """
 
 from __future__ import annotations

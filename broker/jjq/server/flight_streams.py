@@ -21,8 +21,9 @@ from jjq.schema import RAW
 from jjq.server import flight_objects
 from jjq.server.batches import check_batch, check_rows
 from jjq.server.flight_append import append, append_value
-from jjq.server.flight_calls import MOST_RANGES, Call, listed, report, stage_of, texts
+from jjq.server.flight_calls import MOST_RANGES, Call, listed, report, texts
 from jjq.server.flight_sessions import refuse_unknown
+from jjq.server.flight_staging import stage_of
 from jjq.topic import Topic
 from jjq.values import shown, whole
 from jjq.wire import Ticket

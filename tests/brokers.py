@@ -7,12 +7,18 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import jjq
+from jjq.server.settings import tokens_in
+from jjq.server.tokens import TokenFile
 
 COMMAND = Path(sys.executable).with_name("jjq")
 KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "COVERAGE_PROCESS_START")
@@ -95,3 +101,17 @@ def refused(store: Path, *options: str | Path, **variables: str) -> tuple[int, s
     )  # fmt: skip
     assert done.stdout == b""
     return done.returncode, done.stderr.decode()
+
+
+def post_event(broker: Served, body: bytes, token: str | None = None, context: ssl.SSLContext | None = None) -> Any:
+    request = urllib.request.Request(f"{broker.http}/api/events?type=test", data=body, method="POST")
+    if token is not None:
+        request.add_header("Authorization", f"Bearer {token}")
+    with urllib.request.urlopen(request, context=context) as answer:
+        return json.loads(answer.read())
+
+
+def token_of(store: Path, name: str, **rights: str) -> str:
+    jjq.open(store, maintenance=False).close()
+    secret, _ = TokenFile(tokens_in(store)).create(name, **{action: (globs,) for action, globs in rights.items()})
+    return secret

@@ -56,3 +56,26 @@ def through_json(offset: dict[str, Any]) -> dict[str, Any]:
 
 def number(count: int, first: int = 0) -> list[bytes]:
     return [b"%d" % i for i in range(first, first + count)]
+
+
+def advance(reader: StreamReader, start: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The end of the next micro-batch and its rows."""
+    end = through_json(reader.latestOffset(start, reader.getDefaultReadLimit()))
+    return end, rows(reader, reader.partitions(start, end))
+
+
+def drain(reader: StreamReader, start: dict[str, Any]) -> tuple[dict[str, Any], list[list[dict[str, Any]]]]:
+    """The micro-batches until nothing is new."""
+    batches = []
+    while True:
+        end, found = advance(reader, start)
+        if end == start:
+            return end, batches
+        batches.append(found)
+        start = end
+
+
+def three_partitions(store: jjq.Store, name: str = "t") -> None:
+    topic = store.create_topic(name, partitions=3)
+    for p in range(3):
+        topic.push_many(number(2, 10 * p), partition=p)

@@ -14,6 +14,7 @@ import pytest
 
 import jjq
 from jjq import background
+from tests.certificates import Certificates, made_in
 from tests.integration.forks import Forks
 
 COMMAND = Path(sys.executable).with_name("jjq")
@@ -137,3 +138,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[jjq.Store
     with jjq.open(tmp_path / "store") as opened:
         yield opened
     close_stores()
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return made_in(tmp_path_factory.mktemp("tls") / "certificates")

@@ -1,8 +1,7 @@
-"""Streams of topics that come and go, several limits at once, subscribers that follow: without a JVM, as Spark calls them."""
+"""Streams of topics that come and go, and several limits at once: without a JVM, as Spark calls them."""
 
 import functools
 import json
-import logging
 import os
 from typing import Any
 
@@ -12,30 +11,24 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import LongType, StructField, StructType
 
 import jjq
-from jjq.errors import DataLoss, InvalidArgument, SubscriberNotFound, TopicNotFound
+from jjq.errors import DataLoss, InvalidArgument, TopicNotFound
 from pyspark_jjq import stores
 from pyspark_jjq.rows import KAFKA_TYPES
-from pyspark_jjq.stream import StreamReader
-from tests.readers import ALL, batch, number, rows, source, stream, through_json, values
+from tests.readers import (
+    ALL,
+    advance,
+    batch,
+    drain,
+    number,
+    rows,
+    source,
+    stream,
+    three_partitions,
+    through_json,
+    values,
+)
 
 NUMBERS = pa.schema([("n", pa.int64())])
-
-
-def advance(reader: StreamReader, start: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The end of the next micro-batch and its rows."""
-    end = through_json(reader.latestOffset(start, reader.getDefaultReadLimit()))
-    return end, rows(reader, reader.partitions(start, end))
-
-
-def drain(reader: StreamReader, start: dict[str, Any]) -> tuple[dict[str, Any], list[list[dict[str, Any]]]]:
-    """The micro-batches until nothing is new."""
-    batches = []
-    while True:
-        end, found = advance(reader, start)
-        if end == start:
-            return end, batches
-        batches.append(found)
-        start = end
 
 
 def places(read: list[dict[str, Any]]) -> list[tuple[str, int]]:
@@ -230,12 +223,6 @@ def test_many_topics_cost_one_look_and_no_open_files(store: jjq.Store) -> None:
 # --- partitions that are assigned
 
 
-def three_partitions(store: jjq.Store, name: str = "t") -> None:
-    topic = store.create_topic(name, partitions=3)
-    for p in range(3):
-        topic.push_many(number(2, 10 * p), partition=p)
-
-
 def test_only_the_assigned_partitions_are_read(store: jjq.Store) -> None:
     three_partitions(store)
     store.create_topic("u").push(b"u")
@@ -416,126 +403,7 @@ def test_spark_is_told_of_a_limit_where_there_is_any(store: jjq.Store) -> None:
     assert stream(store, minOffsetsPerTrigger=5).getDefaultReadLimit() == ReadMaxRows(2**63 - 1)
 
 
-# --- subscribers that follow
-
-
-def lag(store: jjq.Store, name: str) -> dict[int, int]:
-    return {each.partition: each.records for each in store.subscriber(name).lag()}
-
-
-def test_a_subscriber_follows_what_the_query_has_committed(store: jjq.Store) -> None:
-    topic = store.create_topic("t", partitions=2)
-    for p in (0, 1):
-        topic.push_many(number(5), partition=p)
-    reader = stream(store, startingOffsets="earliest", maxOffsetsPerTrigger=4, subscriber="query")
-    start = through_json(reader.initialOffset())
-    end, _ = advance(reader, start)
-    assert lag(store, "query") == {0: 5, 1: 5}  # the micro-batch is planned, and not yet done
-    onward = through_json(reader.latestOffset(end, reader.getDefaultReadLimit()))
-    assert lag(store, "query") == {0: 3, 1: 3}
-    reader.commit(onward)
-    assert lag(store, "query") == {0: 1, 1: 1}
-    assert store.subscriber("query").topic.name == "t"
-
-
-def test_the_last_micro_batch_counts_without_another_one(store: jjq.Store) -> None:
-    store.create_topic("t").push_many(number(5))
-    reader = stream(store, startingOffsets="earliest", subscriber="query")
-    reader.prepareForTriggerAvailableNow()
-    drain(reader, through_json(reader.initialOffset()))
-    assert lag(store, "query") == {0: 0}
-
-
-def test_a_restarted_query_takes_its_subscriber_along_and_a_new_one_takes_it_back(store: jjq.Store) -> None:
-    store.create_topic("t").push_many(number(5))
-    first = stream(store, startingOffsets="earliest", subscriber="query")
-    start = through_json(first.initialOffset())
-    end, _ = advance(first, start)
-    again = stream(store, subscriber="query")
-    again.latestOffset(end, ALL)
-    assert lag(store, "query") == {0: 0}
-    anew = stream(store, startingOffsets="earliest", subscriber="query")
-    anew.latestOffset(start, ALL)
-    assert lag(store, "query") == {0: 5}
-    assert [each.name for each in store.subscribers()] == ["query"]
-
-
-def test_several_topics_have_a_subscriber_each(store: jjq.Store) -> None:
-    for name in ("t1", "t2"):
-        store.create_topic(name).push(b"x")
-    named = stream(store, subscribe="t1,t2", startingOffsets="earliest", subscriber="q")
-    drain(named, through_json(named.initialOffset()))
-    assert [(each.name, each.topic.name) for each in store.subscribers()] == [("q:t1", "t1"), ("q:t2", "t2")]
-    by_pattern = stream(store, subscribePattern="t.*", startingOffsets="earliest", subscriber="p")
-    end, _ = drain(by_pattern, through_json(by_pattern.initialOffset()))
-    store.create_topic("t3").push(b"x")
-    drain(by_pattern, end)
-    assert [each.name for each in store.subscribers() if each.name.startswith("p")] == ["p:t1", "p:t2", "p:t3"]
-    assert all(lag(store, f"p:t{i}") == {0: 0} for i in (1, 2, 3))
-
-
-def test_partitions_that_are_not_assigned_are_nothing_to_wait_for(store: jjq.Store) -> None:
-    three_partitions(store)
-    reader = stream(store, assign='{"t":[1]}', startingOffsets="earliest", subscriber="query")
-    start = through_json(reader.initialOffset())
-    reader.latestOffset(start, ALL)
-    assert lag(store, "query") == {0: 0, 1: 2, 2: 0}
-
-
-def test_a_subscriber_that_is_deleted_comes_back_and_one_in_use_is_left_alone(
-    store: jjq.Store, caplog: pytest.LogCaptureFixture
-) -> None:
-    topic = store.create_topic("t")
-    topic.push_many(number(2))
-    reader = stream(store, startingOffsets="earliest", subscriber="query")
-    end, _ = drain(reader, through_json(reader.initialOffset()))
-    store.delete_subscriber("query")
-    with pytest.raises(SubscriberNotFound):
-        store.subscriber("query")
-    topic.push(b"more")
-    end, _ = drain(reader, end)
-    assert lag(store, "query") == {0: 0}
-    with store.subscriber("query") as consumer:
-        consumer.poll()
-        for _ in range(2):
-            topic.push(b"more")
-            end, _ = drain(reader, end)
-        assert [record.levelno for record in caplog.records] == [logging.WARNING]
-        assert "polled by a consumer" in caplog.text
-    topic.push(b"more")
-    drain(reader, end)
-    assert lag(store, "query") == {0: 0}
-
-
-def test_a_subscriber_goes_on_past_what_is_gone(store: jjq.Store) -> None:
-    topic = store.create_topic("t")
-    topic.push_many(number(5))
-    reader = stream(store, startingOffsets="earliest", subscriber="query", failOnDataLoss="false")
-    start = through_json(reader.initialOffset())
-    topic.empty()
-    topic.push(b"x")
-    end, _ = drain(reader, start)
-    assert lag(store, "query") == {0: 0}
-    store.delete_topic("t")
-    drain(reader, end)
-    assert store.subscribers() == []
-
-
-def test_a_name_that_is_taken_by_another_topic_is_refused(store: jjq.Store) -> None:
-    store.create_topic("u")
-    store.create_subscriber("u", "query")
-    store.create_topic("t")
-    reader = stream(store, subscriber="query")
-    with pytest.raises(InvalidArgument, match="subscriber 'query' is of another topic than 't'"):
-        reader.latestOffset(reader.initialOffset(), ALL)
-
-
-def test_a_batch_has_nothing_for_a_subscriber_to_follow(store: jjq.Store) -> None:
-    store.create_topic("t")
-    with pytest.raises(InvalidArgument, match="subscriber is for streams"):
-        batch(store, subscriber="query")
-    with pytest.raises(InvalidArgument, match="cannot name a subscriber"):
-        source(store, subscriber="no way").schema()
+# --- partitions that are added
 
 
 @pytest.mark.parametrize("restarted", [False, True])

@@ -17,7 +17,7 @@ import pytest
 
 from jjq.server.http_app import all_operations
 from jjq.server.http_errors import STATUS, without_paths
-from tests.certificates import Certificates, made_in
+from tests.certificates import Certificates
 from tests.examples import blocks
 from tests.fronts import PATIENCE_S, Front, Fronting
 
@@ -131,11 +131,6 @@ def test_more_connections_than_may_be_are_refused(serve: Fronting) -> None:
         assert refused.startswith(b"HTTP/1.1 503 ")
         assert b"too_many_connections" in refused
     assert "jjq_http_refused_connections_total 1" in front.client.get("/metrics").text
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return made_in(tmp_path_factory.mktemp("tls") / "certificates")
 
 
 def encrypting(serve: Fronting, certificates: Certificates) -> tuple[Front, httpx.Client]:

@@ -6,16 +6,19 @@ import errno
 import json
 import os
 import re
+import time
 import uuid
 from pathlib import Path
 from typing import Any
 
 from jjq import files, layout
+from jjq.catalog.sqlite import SqliteDriver, migrations
 from jjq.clock import now_us
 from jjq.errors import InvalidArgument, StoreError, StoreFormat, StoreNotFound
 from jjq.values import shown, without_home
 
 FORMAT = 1
+_UPGRADE_S = 5.0  # how long who comes to upgrade a store waits for the others
 DIRECTORIES = ("topics", "links", "quarantine")
 # What may be there before `jjq.json` is: another process is founding the store, or one has died at it.
 _FOUNDING = (*DIRECTORIES, "store.lock", "catalog.lock", "jjq.json.new")
@@ -64,6 +67,7 @@ def prepare(path: Path, create: bool, read_only: bool | None) -> bool:
             raise StoreFormat(
                 f"{path} is inside the store {outer}, which could delete it with one of its topics; name a place beside that"
             )
+        _refuse_network(path)
         made = [path, *(each for each in path.parents if not each.exists())]
         files.make_dirs(path)
     writable = os.access(path, os.W_OK) and _can_write(path) if read_only is None else not read_only
@@ -75,12 +79,47 @@ def prepare(path: Path, create: bool, read_only: bool | None) -> bool:
                 operation="open", path=str(path), errno=errno.EACCES,
             )  # fmt: skip
         return True
-    _refuse_network(path)
-    if not exists:
+    if exists:
+        _refuse_network(path)
+    else:
         _found(path, identity)
         for each in made:
             files.sync_dir(each.parent)
     return False
+
+
+def users(path: Path) -> str:
+    """The processes that have a store open, as a text."""
+    found = files.opened_by(path / "store.lock")
+    named = [f"{name} ({'this process' if pid == os.getpid() else pid})" for pid, name in found.items()]
+    return ", ".join(named) or "other processes (or in this one)"
+
+
+def upgrade(path: Path, driver: SqliteDriver, lock_fd: int, alone: bool) -> None:
+    """Brings the catalog to this version's schema. One that an older version of jjq has made only while nobody else has the store
+    open: programs of that version would not notice. `alone`: the caller has seen to that, and else has the lock shared."""
+    latest = migrations()[-1][0]
+    if alone or not 0 < driver.version() < latest:
+        driver.migrate()
+        return
+    files.set_lock(lock_fd, files.FREE)  # of several that come to upgrade it each would be in the others' way
+    until = time.monotonic() + _UPGRADE_S
+    while not files.lock(lock_fd, wait=False):
+        if driver.version() == latest:  # one of them has
+            break
+        if time.monotonic() > until:
+            raise StoreError(
+                f"{path} is to be upgraded to this version of jjq, and is open in {users(path)}; stop what uses it, then open it again"
+            )
+        time.sleep(_UPGRADE_S / 100)
+    driver.migrate()
+    share(path, lock_fd)
+
+
+def share(path: Path, lock_fd: int) -> None:
+    """Holds `store.lock` as everybody does who has the store open."""
+    if not files.lock(lock_fd, shared=True, wait=False):
+        raise StoreError(f"{path} is being repaired or upgraded by another process; try again later")
 
 
 def refuse_lost_catalog(path: Path) -> None:

@@ -29,7 +29,7 @@ from jjq.compaction import Output
 from jjq.config import TopicConfig
 from jjq.errors import DamagedSegment, StoreError, StoreFormat, StoreNotFound
 from jjq.facts import Facts
-from jjq.founding import DIRECTORIES, FORMAT
+from jjq.founding import DIRECTORIES, FORMAT, users
 from jjq.known import Known, in_use
 from jjq.log.check import check_active, check_segment
 from jjq.log.format import NO_TS
@@ -90,10 +90,7 @@ def repair(path: str | os.PathLike[str], progress: Progress | None = None) -> Re
 
 def _lock_alone(root: Path, fd: int) -> None:
     if not files.lock(fd, wait=False):
-        users = files.opened_by(root / "store.lock")
-        named = [f"{name} ({'this process' if pid == os.getpid() else pid})" for pid, name in users.items()]
-        where = ", ".join(named) or "other processes (or in this one)"
-        raise StoreError(f"{root} is open in {where}; close it everywhere, then repair it")
+        raise StoreError(f"{root} is open in {users(root)}; close it everywhere, then repair it")
 
 
 class Quarantine:

@@ -20,7 +20,7 @@ from jjq.catalog.sqlite import SqliteDriver
 from jjq.channel import Channel
 from jjq.clock import boot_id, now_us
 from jjq.config import Duration
-from jjq.errors import InvalidArgument, JjqError, StoreClosed, StoreError, StoreReadOnly, TopicNotFound
+from jjq.errors import InvalidArgument, JjqError, StoreClosed, StoreReadOnly, TopicNotFound
 from jjq.facts import Facts
 from jjq.feed import Place, follow
 from jjq.hints import keywords, keywords_of, which
@@ -98,8 +98,8 @@ class Store(StoreParts):
                 self.read_only = founding.prepare(self.path, create, read_only)
                 if lock_fd is None:
                     self._lock_fd = self._open_lock()
-            if lock_fd is None and self._lock_fd >= 0 and not files.lock(self._lock_fd, shared=True, wait=False):
-                raise StoreError(f"{self.path} is being repaired or upgraded by another process; try again later")
+            if lock_fd is None and self._lock_fd >= 0:
+                founding.share(self.path, self._lock_fd)
             self.boot_id = boot_id()
             driver = SqliteDriver(self.path / "catalog.db", self.path / "catalog.lock", read_only=self.read_only)
             self.catalog = Catalog(driver)
@@ -107,7 +107,7 @@ class Store(StoreParts):
             with files.translated("open", self.path):
                 founding.refuse_lost_catalog(self.path)
             if not self.read_only:
-                driver.migrate()
+                founding.upgrade(self.path, driver, self._lock_fd, alone=lock_fd is not None)
         except BaseException:
             if driver is not None:
                 driver.close()

@@ -81,3 +81,18 @@ def test_no_store_is_made_in_another_one(tmp_path: Path) -> None:
         with pytest.raises(jjq.StoreFormat, match=r"is inside the store .*/store, .*; name a place beside that"):
             jjq.open(where)
         assert not where.exists()
+
+
+def test_a_store_that_its_file_system_cannot_keep_whole_is_read_only_and_none_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store"
+    with jjq.open(path, maintenance=False) as store:
+        store.create_topic("t").push(b"v")
+    monkeypatch.setattr("jjq.founding.file_system", lambda path: "nfs4")
+    for place in (path, tmp_path / "new", tmp_path / "a" / "new"):
+        with pytest.raises(jjq.StoreError, match=r"is on nfs4, .* use a local disk, or open it with read_only=True"):
+            jjq.open(place)
+    assert [each.name for each in tmp_path.iterdir()] == ["store"]
+    with jjq.open(path, read_only=True) as store:
+        assert store.topic("t").read().read_all().num_rows == 1

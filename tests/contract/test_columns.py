@@ -182,3 +182,25 @@ def test_a_memoryview_that_was_released_is_refused(store: jjq.Store) -> None:
         with pytest.raises(jjq.InvalidArgument, match="was released"):
             push()
     assert topic.read().read_all()["value"].to_pylist() == [b"abc"]
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_a_part_of_a_table_takes_the_room_of_its_own_rows(store: jjq.Store, staged: bool) -> None:
+    """Of texts in lists Arrow writes those of the whole table, where a part has none."""
+    texts = pa.list_(pa.string())
+    schema = pa.schema(
+        {"n": pa.int64(), "absent": texts, "null": texts, "map": pa.map_(pa.string(), pa.string()), "few": texts}
+    )
+    topic = store.create_topic("t", schema=schema)
+    rows = 300_000
+    few = pa.array([["x" * 1000] * 3] * 1000 + [None] * (rows - 1000), texts)
+    table = pa.table(
+        {"n": range(rows), "null": pa.nulls(rows, texts), "map": pa.nulls(rows, schema.field("map").type), "few": few}
+    )
+    if staged:
+        topic.push_table(table, writer_id="w", batch_id=1)
+    else:
+        for start in range(0, rows, 50_000):
+            topic.push_table(table.slice(start, 50_000))
+    assert topic.describe()["bytes"] < 60 * rows  # eight for the number, some four for each other column
+    assert topic.read(metadata=[]).read_all().select(table.column_names).equals(table.cast(topic.schema.remove(1)))

@@ -14,6 +14,7 @@ from pyarrow import flight
 from jjq import wire
 from jjq.client.connection import Connection, never_end
 from jjq.headers import null_headers
+from jjq.log.format import tight
 from jjq.log.requests import Append, MorePartitions, as_batch, byte_strings
 from jjq.schema import PLAIN
 
@@ -179,7 +180,7 @@ class RemoteLog:
         about: dict[str, Any] = {"partition": self._partition, "among": request.among}
         if request.stamps is not None:
             about["stamps"] = list(request.stamps)
-        told = self._streams.append((self._topic_id, request.version), as_batch(request), about)
+        told = self._streams.append((self._topic_id, request.version), tight(as_batch(request)), about)
         request.offset = told["start"]
         request.timestamp = told["timestamp"] if request.stamps is None else request.stamps[0]
 

@@ -11,6 +11,7 @@ from pyarrow import flight
 from jjq import wire
 from jjq.client.connection import answer_to
 from jjq.errors import BrokerUnavailable, InvalidArgument, JjqError
+from jjq.log.format import tight
 from jjq.model import StagedFile
 from jjq.schema import to_table
 from jjq.staging import Stage
@@ -59,7 +60,7 @@ class RemoteStage(Stage):
 
         def send(writer: flight.FlightStreamWriter) -> None:
             for piece in pieces:
-                writer.write_batch(piece)
+                writer.write_batch(tight(piece))
 
         again = False
 

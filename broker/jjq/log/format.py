@@ -34,6 +34,7 @@ CRC_CHARS = 8
 NO_CRC = b"A" * CRC_CHARS
 _UNCOMPRESSED = pa.ipc.IpcWriteOptions()  # without options pyarrow asks the environment, four times a message
 _PLACEHOLDER = b"~" * ACTIVE_CHARS
+_LOOSE_BYTES = 16 << 10  # a smaller message has little that is not of its rows
 # magic, version, crc, columns, rows, first row in the file, min and max timestamp; then a CRC for each column
 _SEALED = struct.Struct("<3sBIIIqqq")
 _SEALED_CRC_AT = 4
@@ -93,12 +94,23 @@ def stream_head(schema: pa.Schema) -> bytes:
     return bytes(schema.serialize().to_pybytes())
 
 
+def tight(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch, such that its message has the bytes of its rows alone: of texts in lists Arrow writes those of the whole column that the
+    batch was cut from, where it has none of them itself. So each batch of a large table would be as large as the table."""
+    size = pa.ipc.get_record_batch_size(batch)
+    if size < _LOOSE_BYTES or size <= 1.25 * batch.nbytes:
+        return batch
+    # To concatenate copies what is in use.
+    columns = [pa.concat_arrays([column, column.slice(0, 0)]) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
 def encode(
     batch: pa.RecordBatch, min_ts: int, max_ts: int, placeholder: bytes = _PLACEHOLDER,
     options: pa.ipc.IpcWriteOptions = _UNCOMPRESSED,
 ) -> Encoded:  # fmt: skip
     """A batch as an IPC message with room for its field."""
-    schema = batch.schema
+    schema, batch = batch.schema, tight(batch)
     start = schema.serialize().size
     # Sized beforehand: an output stream that grows would copy a large batch several times.
     room = pa.allocate_buffer(start + pa.ipc.get_record_batch_size(batch) + 4096 + 2 * len(placeholder))

@@ -21,6 +21,7 @@ from pyarrow import flight
 
 from jjq import wire
 from jjq.errors import Forbidden, InvalidArgument, JjqError, RecordTooLarge, StoreClosed, Unauthorized
+from jjq.log.format import tight
 from jjq.server import (
     flight_channels,  # noqa: F401 - its actions register themselves, as those of the others
     flight_consuming,  # noqa: F401
@@ -284,7 +285,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
 
     def _each(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with self._counted("do_get_batches"):
-            yield from batches
+            yield from map(tight, batches)
 
     def do_put(
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor,

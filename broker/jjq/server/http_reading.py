@@ -14,6 +14,7 @@ from starlette.responses import Response, StreamingResponse
 
 from jjq.errors import JjqError
 from jjq.feed import Feed, beginnings
+from jjq.log.format import tight
 from jjq.model import Record
 from jjq.records import METADATA, to_records
 from jjq.schema import RAW
@@ -255,7 +256,7 @@ def _arrow_pieces(reader: pa.RecordBatchReader, check: Callable[[], object]) -> 
     with pa.ipc.new_stream(sink, reader.schema) as writer:
         for batch in reader:
             check()
-            writer.write_batch(batch)
+            writer.write_batch(tight(batch))
             yield sink.taken()
     yield sink.taken()
 

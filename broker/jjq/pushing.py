@@ -16,7 +16,17 @@ from jjq.headers import check_headers, headers_array, headers_size, null_headers
 from jjq.log.requests import OVERHEAD_BYTES, TEMPLATE_ROWS, Append, as_batch
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Commit, PositionRange, Positions, StagedFile
-from jjq.schema import SYSTEM_FIELDS, decoded_size, is_frame, longest, pushed, rows_to_table, to_bytes, to_table
+from jjq.schema import (
+    SYSTEM_FIELDS,
+    check_arrays,
+    decoded_size,
+    is_frame,
+    longest,
+    pushed,
+    rows_to_table,
+    to_bytes,
+    to_table,
+)
 from jjq.staging import partition_of, prepare, split
 from jjq.values import flag, shown
 
@@ -132,6 +142,7 @@ def prepared(topic: Topic, data: Any, key: str | None, timestamp: str | None) ->
     """A table of the topic's physical columns, checked."""
     stamps = None
     data = to_table(data)  # once, as a reader cannot be read again
+    check_arrays(data.schema.names, data.columns)
     topic.check_size(decoded_size(data), topic.config.max_batch_bytes, "the batch")
     if timestamp is not None:
         if timestamp not in data.schema.names:

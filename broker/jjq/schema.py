@@ -201,6 +201,17 @@ def to_table(data: object) -> pa.Table:
     )
 
 
+def check_arrays(names: Iterable[str], columns: Iterable[Any]) -> None:
+    """Raises SchemaMismatch for a column that is not what its type says: Arrow files and the C stream are taken at their word, and
+    what has offsets beyond its end, or no UTF-8 in a text, would end or stop whoever reads it."""
+    for name, column in zip(names, columns, strict=True):
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            text = "; decode the text, or make it bytes, before" if "UTF8" in str(error) else ""
+            raise SchemaMismatch(f"column {name!r} of type {column.type} is damaged: {error}{text}") from error
+
+
 def _of_pandas(frame: Any) -> pa.Table:
     table = pa.Table.from_pandas(frame, preserve_index=False)
     columns, fields = table.columns, list(table.schema)

@@ -26,7 +26,18 @@ from jjq.log.format import crc32c
 from jjq.log.sealed import BATCH_BYTES, SealedWriter, file_crc, sealed_path
 from jjq.log.stream import missing_directory
 from jjq.model import Commit, Segment, StagedFile, check_name
-from jjq.schema import RAW, SYSTEM_FIELDS, TIMESTAMP, cast, conform, decoded, physical, to_table, without_index
+from jjq.schema import (
+    RAW,
+    SYSTEM_FIELDS,
+    TIMESTAMP,
+    cast,
+    check_arrays,
+    conform,
+    decoded,
+    physical,
+    to_table,
+    without_index,
+)
 from jjq.values import each_of, flag, shown, whole
 
 if TYPE_CHECKING:
@@ -86,6 +97,9 @@ class Stage:
         if partition is not None:
             own.check_partition(partition)  # before anything is prepared, as for a new one it takes in new columns, too
         table = to_table(data)  # once, as a reader cannot be read again
+        beside = {"keys": keys, "headers": headers, "timestamps": timestamps}
+        given = {name: column for name, column in beside.items() if column is not None}
+        check_arrays([*table.schema.names, *given], [*table.columns, *given.values()])
         prepared = own.retry_schema(
             lambda: prepare(own, table, key=key, keys=keys, headers=headers, timestamps=timestamps)
         )

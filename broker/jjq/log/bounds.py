@@ -193,10 +193,17 @@ def hold(found: Bounds, column: pa.Array) -> bool:
     values = column.cast(pa.binary()) if text else column
     kind = values.type
     outside = [
-        compare(values, pa.scalar(bound, kind))
+        compare(values, limit)
         for compare, bound in ((pc.less, found.low), (pc.greater, found.high))
-        if bound is not None
+        if bound is not None and (limit := _scalar(bound, kind)) is not None
     ]
     if pa.types.is_floating(kind) and found.high is not None:
         outside.append(pc.is_nan(values))
     return not any(pc.any(each).as_py() for each in outside)
+
+
+def _scalar(value: Any, kind: pa.DataType) -> Any:
+    try:
+        return pa.scalar(value, kind)
+    except pa.ArrowInvalid:  # a decimal of more digits than its type has, as Arrow data that nobody looked at may hold
+        return None

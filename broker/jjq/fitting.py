@@ -65,6 +65,17 @@ def has_list_view(kind: pa.DataType) -> bool:
     return any(has_list_view(kind.field(i).type) for i in range(kind.num_fields))
 
 
+def field_twice(kind: pa.DataType) -> str | None:
+    """A name that two fields of one struct in a type have: of these pyarrow takes one and leaves the other out."""
+    if pa.types.is_dictionary(kind):
+        return field_twice(kind.value_type)
+    fields = [kind.field(i) for i in range(kind.num_fields)]
+    names: list[str] = [field.name for field in fields] if pa.types.is_struct(kind) else []
+    twice = next((name for name in names if names.count(name) > 1), None)
+    inside = (field_twice(field.type) for field in fields)
+    return next((name for name in (twice, *inside) if name is not None), None)
+
+
 def _is_text(kind: pa.DataType) -> bool:
     is_ = pa.types
     return bool(

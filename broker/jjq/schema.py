@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jjq.errors import InvalidArgument, SchemaMismatch
-from jjq.fitting import check_values, has_list_view, narrowed, same_kind
+from jjq.fitting import check_values, field_twice, has_list_view, narrowed, same_kind
 from jjq.values import shown
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -312,6 +312,8 @@ def cast(column: Any, kind: pa.DataType, name: str) -> Any:
             # pyarrow 26 makes other values of one that is part of another, and of none an error.
             raise pa.ArrowInvalid(f"{NO_LIST_VIEWS}, as pa.array(column.to_pylist(), type) does")
         column = decoded(column)
+        if (twice := field_twice(column.type)) is not None:
+            raise pa.ArrowInvalid(f"it has two fields {twice!r}; rename or drop one")
         if not same_kind(column.type, kind):
             is_ = pa.types
             if is_.is_timestamp(column.type) and is_.is_timestamp(kind):

@@ -79,6 +79,16 @@ def test_damaged_headers_and_keys_are_refused(store: jjq.Store) -> None:
     assert topic.offsets()[0].end == 0
 
 
+def test_a_struct_with_two_fields_of_one_name_is_refused(store: jjq.Store) -> None:
+    row = pa.struct([("a", pa.int32())])
+    topic = store.create_topic("t", schema=pa.schema([("r", row), ("rows", pa.list_(row))]))
+    twice = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])
+    for name, column in (("r", twice), ("rows", pa.ListArray.from_arrays([0, 1], twice))):
+        with pytest.raises(SchemaMismatch, match=f"column '{name}' .* it has two fields 'a'; rename or drop one"):
+            topic.push_table(pa.table({name: column}))
+    assert topic.offsets()[0].end == 0
+
+
 def test_bounds_of_a_decimal_of_too_many_digits_are_not_compared() -> None:
     assert hold(Bounds(TOO_LONG[0].as_py(), TOO_LONG[0].as_py(), 0, 1), TOO_LONG)
     assert not hold(Bounds(TOO_LONG[0].as_py(), TOO_LONG[0].as_py(), 1, 1), TOO_LONG)

@@ -126,7 +126,7 @@ def plain_type(kind: pa.DataType, where: str) -> pa.DataType:
         return pa.duration("us")
     if is_.is_boolean(kind) or is_.is_signed_integer(kind) or kind in (pa.float32(), pa.float64()):
         return kind
-    if is_.is_decimal128(kind) and kind.scale >= 0:
+    if is_.is_decimal128(kind) and 0 <= kind.scale <= kind.precision:
         return kind
     if is_.is_map(kind):
         return pa.map_(plain_type(kind.key_type, where), plain_type(kind.item_type, where))

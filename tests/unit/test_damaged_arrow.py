@@ -89,6 +89,11 @@ def test_a_struct_with_two_fields_of_one_name_is_refused(store: jjq.Store) -> No
     assert topic.offsets()[0].end == 0
 
 
+def test_a_decimal_with_more_places_than_digits_is_refused(store: jjq.Store) -> None:
+    with pytest.raises(SchemaMismatch, match=r"decimal128\(3, 5\), which Spark cannot read; use string"):
+        store.create_topic("t", schema=pa.schema([("d", pa.decimal128(3, 5))]))
+
+
 def test_bounds_of_a_decimal_of_too_many_digits_are_not_compared() -> None:
     assert hold(Bounds(TOO_LONG[0].as_py(), TOO_LONG[0].as_py(), 0, 1), TOO_LONG)
     assert not hold(Bounds(TOO_LONG[0].as_py(), TOO_LONG[0].as_py(), 1, 1), TOO_LONG)

@@ -12,7 +12,7 @@ from jjq.catalog.base import Catalog
 from jjq.catalog.rows import PartitionRow
 from jjq.catalog.sqlite import SqliteDriver, migrations
 from jjq.errors import StoreError, StoreFormat, TopicDeleted
-from jjq.known import is_named
+from jjq.known import forgotten_topics, is_named
 from jjq.log.format import BATCH
 from jjq.log.reader import LOST
 from jjq.log.salvage import read_index
@@ -60,6 +60,8 @@ def _contradiction(root: Path, catalog: Catalog) -> str | None:
 
     for topic_id in catalog.ids_without_topic():
         return f"it has rows of topic {topic_id}, which it does not know"
+    for directory, name in forgotten_topics(root, catalog):
+        return f"it does not know topic {name!r}, which has records in {directory}"
     for topic in catalog.topics():
         schemas = catalog.schemas(topic.id)
         try:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jjq import layout
+from jjq import layout, topicfile
 from jjq.catalog.base import Catalog
 from jjq.errors import TopicDeleted
 from jjq.log.check import holds_nothing
@@ -40,6 +41,18 @@ def is_named(catalog: Catalog, topic_id: str, partition: int, uuid: str) -> bool
             if catalog.partition(topic_id, partition).active == uuid:
                 return True
     return False
+
+
+def forgotten_topics(store: Path, catalog: Catalog) -> Iterator[tuple[Path, str]]:
+    """(directory, name) of topics that have files of records and were not deleted, and that the catalog does not know, as one does
+    not that is older than they are, or of another store: a topic is in the catalog before anything is pushed to it."""
+    for directory in layout.topic_directories(store):
+        if catalog.topic_by_id(directory.name) is not None or catalog.is_garbage(f"topics/{directory.name}"):
+            continue
+        found = topicfile.read(store, directory.name)
+        # Last: of a topic that was deleted and removed since the catalog was asked, nothing is left.
+        if found is not None and not found.deleted and any(directory.glob("*/*.arrow*")):
+            yield directory, found.row.name
 
 
 class Known:

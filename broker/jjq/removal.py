@@ -240,7 +240,19 @@ class Removal:
                 return True
         if now_us() - path.stat().st_mtime_ns // 1000 < GRACE_US and not manifest.segments:
             return True  # a batch without records takes no lock, so it may be on its way
-        return any(self._catalog.segment(each.segment.uuid) is not None for each in manifest.segments)
+        return any(
+            self._catalog.segment(each.segment.uuid) is not None or self._is_forgotten(each)
+            for each in manifest.segments
+        )
+
+    def _is_forgotten(self, linked: layout.Placed) -> bool:
+        """Whether a file that was committed, which has no note any more, is there without that the catalog says why: then it is not the
+        catalog in which it was, and only the manifest tells repair where its records belong."""
+        path = self._store.partition_dir(linked.topic_id, linked.partition)
+        path /= f"{linked.segment.uuid}.{linked.segment.kind}"
+        if not path.exists() or path.with_suffix(".json").exists():
+            return False
+        return not self._is_garbage(path) and not self._is_garbage(self._store.path / "topics" / linked.topic_id)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from jjq.catalog.channels import all_channels, channel_places
 from jjq.catalog.rows import PartitionRow, TopicRow
 from jjq.errors import DamagedSegment, StoreError, StoreFormat, TopicDeleted
 from jjq.facts import Facts
-from jjq.known import Known, in_use
+from jjq.known import Known, forgotten_topics, in_use
 from jjq.log.check import ActiveEnd, check_active, check_segment
 from jjq.log.reader import LOST
 from jjq.log.stream import is_torn, stream_paths
@@ -83,6 +83,7 @@ class Verifier:
                 with contextlib.suppress(TopicDeleted):
                     self._topic(topic)
             self._check_cursors(cursors)
+            self._forgotten()
             self._objects()
             self._garbage()
             self._unknown()
@@ -96,6 +97,13 @@ class Verifier:
     def _objects(self) -> None:
         for path, message in objects.problems(self._store):
             self._problem("damaged", message, "Push the object again, or put the right file in its place", path=path)
+
+    def _forgotten(self) -> None:
+        for directory, name in forgotten_topics(self._store.path, self._catalog):
+            self._problem(
+                "catalog", f"the catalog does not know topic {name!r}, which has records in {directory}",
+                "Run `jjq repair`, which makes the catalog again", name, path=str(directory),
+            )  # fmt: skip
 
     def _sound_catalog(self) -> bool:
         path = self._store.path / "catalog.db"

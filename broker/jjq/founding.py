@@ -167,10 +167,12 @@ def read_identity(path: Path) -> dict[str, Any]:
     try:
         body: dict[str, Any] = json.loads(files.read(path / "jjq.json"))
         version = int(body["format"])
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, OSError) as error:
         raise StoreFormat(f"{path / 'jjq.json'} cannot be read: {error}; is this a jjq store?") from error
     if version > FORMAT:
         raise StoreFormat(f"{path} has store format {version}, this jjq knows up to {FORMAT}; upgrade jjq")
+    if not isinstance(body.get("id"), str):
+        raise StoreFormat(f"{path / 'jjq.json'} cannot be read: it has no id; `jjq repair` writes another")
     return body
 
 

@@ -108,7 +108,7 @@ def subscriptions(store: Store) -> list[tuple[set[str], dict[str, re.Pattern[str
             continue
         try:
             body = json.loads(note.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             continue  # it left, or is about to say more, right now
         found.append((set(body["names"]), {pattern: glob(pattern) for pattern in body["patterns"]}))
     return found

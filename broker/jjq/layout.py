@@ -184,7 +184,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """What a small file says; None when it is not there or does not hold what was written."""
     try:
         body = json.loads(files.read(path))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(body, dict) or body.pop(_CHECKSUM, None) not in (None, _checksum(body)):
         return None

@@ -293,7 +293,7 @@ class StagedFile:
         try:
             values = json.loads(text, object_pairs_hook=unique)
             made = cls(**values)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise InvalidArgument(
                 f"this is no staged file as to_json writes one: {error}; give its text as it was"
             ) from error

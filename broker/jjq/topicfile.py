@@ -11,7 +11,9 @@ import pyarrow as pa
 from jjq import layout
 from jjq.catalog.base import Catalog
 from jjq.catalog.rows import TopicRow
+from jjq.config import MAX_PARTITIONS
 from jjq.errors import TopicDeleted
+from jjq.model import check_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,9 @@ def read(store: Path, topic_id: str) -> TopicFile | None:
     body = layout.read_json(path_of(store, topic_id))
     try:
         if body is None or body["id"] != topic_id:
+            return None
+        check_name(body["name"], "topic")
+        if not 1 <= body["partitions"] <= MAX_PARTITIONS:
             return None
         schemas = {int(version): _schema(text) for version, text in body["schemas"].items()}
         version = int(body["schema_version"])

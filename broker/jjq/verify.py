@@ -88,6 +88,8 @@ class Verifier:
             self._garbage()
             self._unknown()
         except (StoreFormat, StoreError) as error:
+            if isinstance(error, StoreFormat) and "path" not in error.details:
+                raise  # of a later version: nothing is known of it
             self._problem("catalog", error.message, "Run `jjq repair`", path=str(self._store.path / "catalog.db"))
         self._tick(self._total - self._done)
         return self.report

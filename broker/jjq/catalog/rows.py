@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from jjq.config import MAX_PARTITIONS
 from jjq.errors import StoreFormat, TopicDeleted
 from jjq.model import Segment, StagedFile
 
@@ -81,7 +82,9 @@ Positions = dict[str, dict[int, tuple[int, int]]]
 def topic_row(row: tuple[Any, ...]) -> TopicRow:
     try:
         config = json.loads(row[3])
-    except ValueError as error:
+        if not (isinstance(row[2], int) and 1 <= row[2] <= MAX_PARTITIONS):  # else as many would be asked for
+            raise ValueError(f"it has {row[2]} partitions")
+    except (TypeError, ValueError, RecursionError) as error:
         raise _unreadable("settings", error) from error
     return TopicRow(row[0], row[1], row[2], config, row[4], row[5], schema_of_bytes(row[6]))
 
@@ -89,7 +92,7 @@ def topic_row(row: tuple[Any, ...]) -> TopicRow:
 def schema_of_bytes(data: bytes | None) -> pa.Schema | None:
     try:
         return None if data is None else pa.ipc.read_schema(pa.py_buffer(data))
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, TypeError, OSError) as error:
         raise _unreadable("a schema", error) from error
 
 

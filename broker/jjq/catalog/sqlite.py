@@ -184,12 +184,7 @@ class SqliteDriver:
         """Brings the file to this version's schema; refuses one made by a later version."""
         steps = migrations()
         with self._mutex, self._translated():
-            version = int(self._open().execute("PRAGMA user_version").fetchone()[0])
-            if version > steps[-1][0]:
-                raise StoreFormat(
-                    f"{self.path} has catalog version {version}, this jjq knows up to {steps[-1][0]}; upgrade jjq"
-                )
-            if version == steps[-1][0]:
+            if self._refuse_later(self._open()) == steps[-1][0]:
                 return
         with self.write(durable=True):
             connection = self._open()
@@ -200,6 +195,13 @@ class SqliteDriver:
                         if statement.strip():
                             connection.execute(statement)
                     connection.execute(f"PRAGMA user_version = {number}")
+
+    def _refuse_later(self, connection: sqlite3.Connection) -> int:
+        """The file's version, if this program knows it."""
+        version, known = int(connection.execute("PRAGMA user_version").fetchone()[0]), migrations()[-1][0]
+        if version > known:
+            raise StoreFormat(f"{self.path} has catalog version {version}, this jjq knows up to {known}; upgrade jjq")
+        return version
 
     def table(self, name: str) -> tuple[list[str], list[Row]]:
         """Every column's name and every row of a table; none where an older catalog has no such table."""
@@ -273,7 +275,9 @@ class SqliteDriver:
                 self.check_named()
             connection = self._connect_read_only() if self.read_only else self._connect(self.path.as_uri())
             try:
-                if not self.read_only:
+                if self.read_only:
+                    self._refuse_later(connection)  # others are asked as they are opened, by `migrate`
+                else:
                     if self._lock_fd < 0:
                         self._lock_fd = files.open_lock(self._lock_path)
                     # One after the other: SQLite does not wait for who makes a new file of that mode at the same time.

@@ -127,7 +127,7 @@ class TokenFile:
                 raise InvalidArgument(f"version {_VERSION} is needed")
             known = {each.name for each in fields(Token)}
             found = [Token(**{key: value for key, value in each.items() if key in known}) for each in body["tokens"]]
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise InvalidArgument(f"{self.path} is no file of tokens of this version: {error}") from error
         return sorted(found, key=lambda each: each.name)
 

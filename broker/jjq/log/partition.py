@@ -73,10 +73,9 @@ class PartitionLog(Partition):
                 self._queue.append(request)
             if request.wake is not None:
                 request.wake.acquire()
-            if not request.done:
-                self._lead()
-            if request.error is not None:
-                raise request.error
+            failure = None if request.done else self._lead()
+            if request.error is not None or request.offset < 0:
+                raise _why(request, failure)
         finally:
             failed = request.offset < 0
             if failed or self._led is request:
@@ -114,10 +113,9 @@ class PartitionLog(Partition):
                     return self._write_value(value, among, mark)
             assert request.wake is not None
             request.wake.acquire()
-            if not request.done:
-                self._lead()
-            if request.error is not None:
-                raise request.error
+            failure = None if request.done else self._lead()
+            if request.error is not None or request.offset < 0:
+                raise _why(request, failure)
             return request.offset, request.timestamp
         finally:
             failed = request is not None and request.offset < 0
@@ -128,7 +126,9 @@ class PartitionLog(Partition):
                     surely(self._leave, me, failed)
                     raise
 
-    def _lead(self) -> None:
+    def _lead(self) -> Exception | None:
+        """Writes what has queued, and tells each what came of it. Returns what failed: who leads may not be among them, where the
+        handler of a signal has raised an Exception of its own before they were taken."""
         taken: list[Request] = []
         failed: Exception | None = None
         try:
@@ -144,6 +144,7 @@ class PartitionLog(Partition):
             except BaseException:
                 surely(self._tell, taken, failed)
                 raise
+        return failed
 
     # These two may be done again where an interrupt came amid them: whoever was left out would wait for ever. A wake-up too many
     # meets nobody, as a request waits once.

@@ -164,6 +164,17 @@ def test_a_record_larger_than_a_segment_has_one_to_itself(reopen: Callable[..., 
     assert [each.rows for each in topic.segments()] == [2, 2]
 
 
+def test_a_segment_says_its_times_also_the_one_that_is_appended_to(
+    store: jjq.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jjq.log.stream._ENTRIES_AT_ONCE", 3)
+    topic = store.create_topic("t", timestamps="producer", segment_rows=8)
+    for stamp in (5, 7, 2, 9, 6, 6, 6, 6, 4, 3, 8):
+        topic.push(b"x", timestamp=10**15 + stamp)
+    found = [(each.state, each.min_timestamp, each.max_timestamp) for each in topic.segments()]
+    assert found == [("rolled", 10**15 + 2, 10**15 + 9), ("active", 10**15 + 3, 10**15 + 8)]
+
+
 def test_a_large_table_is_staged_and_linked_as_one_act(reopen: Callable[..., jjq.Store]) -> None:
     topic = reopen(maintenance=False).create_topic("t", segment_bytes=16 << 20)
     big = pa.table({"value": [b"x" * 1000] * 40_000})

@@ -339,6 +339,11 @@ def test_segments_are_listed_and_shown_with_their_neighbours(cli: Cli) -> None:
         (1, 0, 2, "rolled"), (1, 2, 4, "rolled"), (1, 4, 5, "active"),
     ]  # fmt: skip
     assert cli.json("segment", "list", "t", "--partition", "0") == []
+    for each in found:
+        times = [dt.datetime.fromisoformat(each[name]) for name in ("min_timestamp", "max_timestamp", "appended_at")]
+        assert times == sorted(times)
+        assert all(time.tzinfo is not None for time in times)
+        assert (times[0] == times[1]) == (each["end"] - each["start"] == 1)
     assert len(cli.text("segment", "list", "t").splitlines()) == 4
     middle = cli.json("segment", "show", found[1]["id"])
     assert middle == found[1]

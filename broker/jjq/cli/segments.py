@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from jjq.cli import output
 from jjq.cli.arguments import Commands, UsageError, add_command, add_group, open_store, typed, whole
@@ -35,7 +36,7 @@ def _list(arguments: argparse.Namespace) -> int:
     with open_store(arguments) as store:
         found = store.topic(arguments.topic).segments(arguments.partition)
     if arguments.json:
-        output.document([each.to_dict() for each in found])
+        output.document([_document(each) for each in found])
         return 0
     output.table(
         ("PARTITION", "SEGMENT", "STATE", "START", "END", "RECORDS", "SIZE", "FROM", "TO", "APPENDED"),
@@ -68,9 +69,14 @@ def _show(arguments: argparse.Namespace) -> int:
     return code
 
 
+def _document(segment: SegmentInfo) -> dict[str, Any]:
+    facts = {**segment.to_dict(), "appended_at": segment.appended_at or None}
+    return output.with_instants(facts, "min_timestamp", "max_timestamp", "appended_at")
+
+
 def _print(arguments: argparse.Namespace, segment: SegmentInfo) -> None:
     if arguments.json:
-        output.document(segment.to_dict())
+        output.document(_document(segment))
         return
     output.pairs(
         [

@@ -93,14 +93,14 @@ class LogReader(Ends):
         ]
         if row.active is not None:
             with self.live.reader(row) as reader:
-                last = reader.last()
+                last, lowest = reader.last(), reader.lowest_ts()
             if not (self._partition_dir(partition) / f"{row.active}.arrows").exists():
                 self._check_moved_on(row)
                 return self.segment_infos(partition)
             segments.append(
                 Segment(
                     row.active, "arrows", row.end_offset, end, last.end_position,
-                    last.file_crc, 0, row.active_schema, NO_TS, last.run_max_ts, 0, last.appended_at,
+                    last.file_crc, 0, row.active_schema, lowest, last.run_max_ts, 0, last.appended_at,
                 )
             )  # fmt: skip
             states.append("rolled" if closed else "active")

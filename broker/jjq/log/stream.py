@@ -19,7 +19,7 @@ from jjq import files
 from jjq.errors import DamagedSegment
 from jjq.headers import null_headers
 from jjq.log import format as fmt
-from jjq.log.format import BATCH, CLOSE, ENTRY_SIZE, Entry
+from jjq.log.format import BATCH, CLOSE, ENTRY_SIZE, NO_TS, Entry
 from jjq.log.mapping import mapped
 from jjq.log.template import RowsTemplate
 from jjq.schema import binaries, integers
@@ -190,6 +190,17 @@ class StreamReader:
         if not count:
             raise empty_index(self.index_path)
         return self.entries(count - 1, count)[0]
+
+    def lowest_ts(self) -> int:
+        """The lowest timestamp so far; NO_TS where there is none, or the index is damaged. Reads all of it."""
+        lowest, count = [], self.count()
+        for at in range(0, count, _ENTRIES_AT_ONCE):
+            entries, damage = self._entries_before_damage(at, min(at + _ENTRIES_AT_ONCE, count))
+            if damage is not None:
+                return NO_TS
+            if stamps := [entry.min_ts for entry in entries if entry.kind == BATCH]:
+                lowest.append(min(stamps))
+        return min(lowest, default=NO_TS)
 
     def end(self) -> tuple[int, bool]:
         """(visible end offset, whether the file is closed)"""

@@ -1,12 +1,16 @@
 """Forking while other threads use the catalog."""
 
 import multiprocessing
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 import jjq
+from jjq import files
 from jjq.catalog.sqlite import SqliteDriver
 from tests.stores import assert_whole
 
@@ -74,3 +78,32 @@ def test_what_a_child_pushes_is_there_though_its_parent_closes_the_store_meanwhi
             b"parent", b"child", b"late", b"later", b"latest",
         ]  # fmt: skip
         assert_whole(again)
+
+
+ORPHANING = """
+import os, signal, sys
+import jjq
+from jjq import files
+store = jjq.open(sys.argv[1], maintenance=False)
+with store.log(store.topic("t").id, 0).exclusive():
+    reading, writing = os.pipe()
+    if os.fork():
+        os.close(writing)
+        os.read(reading, 1)  # the child is there
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.write(writing, b"x")
+    os.read(0, 1)
+"""
+
+
+def test_a_child_keeps_no_lock_of_its_parent_that_was_killed(tmp_path: Path) -> None:
+    """A flock lasts as long as any descriptor of its file description: the child has to close those that it was born with."""
+    with jjq.open(tmp_path / "store", maintenance=False) as store:
+        topic = store.create_topic("t")
+        program = [sys.executable, "-c", ORPHANING, store.path]
+        with subprocess.Popen(program, stdin=subprocess.PIPE) as parent:  # whose end the orphan waits for
+            assert parent.wait(60) == -signal.SIGKILL
+            fd = files.open_lock(topic.directory(0) / "lock")
+            assert files.lock(fd, wait=False)
+            files.close(fd)
+            assert topic.push(b"v").offset == 0

@@ -16,12 +16,19 @@ TYPES: dict[str, pa.DataType] = {
     "int64": pa.int64(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "float32": pa.float32(),
     "double": pa.float64(), "float64": pa.float64(), "date": pa.date32(), "date32": pa.date32(), "duration": pa.duration("us"),
     "timestamp": pa.timestamp("us", tz="UTC"), "timestamp_ntz": pa.timestamp("us"),
+    "tinyint": pa.int8(), "smallint": pa.int16(), "integer": pa.int32(), "bigint": pa.int64(),
+}  # fmt: skip
+# What Arrow writes behind a name, without spaces.
+_OF_ARROW = {
+    "timestamp[us,tz=utc]": TYPES["timestamp"], "timestamp[us]": TYPES["timestamp_ntz"], "duration[us]": TYPES["duration"],
+    "date32[day]": TYPES["date"],
 }  # fmt: skip
 _MOST_CHARACTERS = 1 << 16
 
 
 def data_type(text: str) -> pa.DataType:
-    """An Arrow type from its name: `int32`, `decimal(10,2)`, `list<string>`, `map<string,int64>`, `struct<a:int32>`."""
+    """An Arrow type from its name: `int32`, `decimal(10,2)`, `list<string>`, `map<string,int64>`, `struct<a:int32>`. Also as
+    Spark writes it (`bigint`, `array<string>`), and as Arrow does, and so jjq shows it (`timestamp[us, tz=UTC]`, `list<item: string>`)."""
     if len(text) > _MOST_CHARACTERS:
         raise InvalidArgument(f"a type has up to {_MOST_CHARACTERS:,} characters; keep what is wider as JSON")
     kind, rest = _type(text.replace(" ", "").lower() if "<" not in text else text.replace(" ", ""), 0)
@@ -42,8 +49,16 @@ def _type(text: str, depth: int) -> tuple[pa.DataType, str]:
         if name not in ("decimal", "decimal128") or not 1 <= digits <= 38 or places > digits:
             raise InvalidArgument(f"{shown(text)} is no type; a decimal is decimal(10,2), of up to 38 digits")
         return pa.decimal128(digits, places), rest[match.end() :]
-    if name in ("list", "map", "struct") and rest.startswith("<"):
-        return _nested(name, text, rest[1:], depth + 1)
+    if match := re.match(r"\[[a-z0-9,=]*\]", rest, re.IGNORECASE):
+        whole = name + match.group().lower()
+        if whole not in _OF_ARROW:
+            raise InvalidArgument(
+                f"there is no type {shown(text[: len(whole)])}; there are timestamp for instants, timestamp_ntz without a zone, both in "
+                f"microseconds, and date"
+            )
+        return _OF_ARROW[whole], rest[match.end() :]
+    if name in ("list", "array", "map", "struct") and rest.startswith("<"):
+        return _nested("list" if name == "array" else name, text, rest[1:], depth + 1)
     if name not in TYPES:
         raise InvalidArgument(
             f"there is no type {shown(name or text)}; there are string, binary, bool, int8 to int64, float, double, date, timestamp, "
@@ -58,6 +73,8 @@ def _nested(name: str, text: str, rest: str, depth: int) -> tuple[pa.DataType, s
         label = f"f{len(fields)}"
         if name == "struct":
             label, _, rest = rest.partition(":")
+        elif name == "list" and (match := re.match(r"\w+:", rest)):
+            rest = rest[match.end() :]
         kind, rest = _type(rest, depth)
         fields.append(pa.field(label, kind))
         separator, rest = rest[:1], rest[1:]

@@ -16,7 +16,7 @@ from jjq.cli.care import _share
 from jjq.cli.inputs import delimiter_of, format_of
 from jjq.cli.progress import Progress
 from jjq.errors import InvalidArgument
-from jjq.typenames import data_type
+from jjq.typenames import TYPES, data_type
 from jjq.values import size
 
 
@@ -64,6 +64,8 @@ def test_what_is_no_start_by_partition(text: str) -> None:
         ("map<string,decimal(5,1)>", pa.map_(pa.string(), pa.decimal128(5, 1))),
         ("struct<Name: string, tags: list<string>, at: struct<x:double>>",
          pa.struct([("Name", pa.string()), ("tags", pa.list_(pa.string())), ("at", pa.struct([("x", pa.float64())]))])),
+        ("integer", pa.int32()), ("bigint", pa.int64()), ("tinyint", pa.int8()), ("array<smallint>", pa.list_(pa.int16())),
+        ("TIMESTAMP[us, tz=utc]", pa.timestamp("us", tz="UTC")), ("list<element: timestamp[us]>", pa.list_(pa.timestamp("us"))),
     ],
 )  # fmt: skip
 def test_types(text: str, kind: pa.DataType) -> None:
@@ -74,11 +76,29 @@ def test_types(text: str, kind: pa.DataType) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "int33", "list<>", "list<int32", "list<int32,int8>", "map<string>", "decimal(99,1)", "string(1,2)", "int32>",
-     "struct<a>", "list<int32>x", "decimal(2,3)", "decimal(1234567,1)", "list<" * 70 + "int" + ">" * 70, "x" * 70_000],
+     "struct<a>", "list<int32>x", "timestamp[ns]", "timestamp[us, tz=Europe/Paris]", "timestamp[us", "int32[us]", "list<a:b:int>", "decimal(2,3)", "decimal(1234567,1)", "list<" * 70 + "int" + ">" * 70, "x" * 70_000],
 )  # fmt: skip
 def test_what_is_no_type(text: str) -> None:
     with pytest.raises(InvalidArgument, match="type"):
         data_type(text)
+
+
+STORED = st.recursive(
+    st.sampled_from([*TYPES.values(), pa.decimal128(38, 3)]),
+    lambda inner: (
+        inner.map(pa.list_)
+        | st.builds(pa.map_, inner, inner)
+        | st.lists(st.tuples(st.from_regex("[A-Za-z]{1,3}", fullmatch=True), inner), min_size=1, max_size=3).map(
+            pa.struct
+        )
+    ),
+    max_leaves=6,
+)
+
+
+@given(STORED)
+def test_a_type_that_is_shown_can_be_given(kind: pa.DataType) -> None:
+    assert data_type(str(kind)) == kind
 
 
 @pytest.mark.parametrize("text", ["a", "", ":int32", " :int32"])

@@ -171,7 +171,19 @@ def test_a_file_of_many_blocks_keeps_its_order_and_takes_turns_among_partitions(
             table = store.topic("t").read(partitions=[partition]).read_all()
             found = [int(value) for value in table.column("value").to_pylist()]
             assert found == sorted(found)
-            assert len(found) == result["partitions"][str(partition)]["records"] > 1000
+            assert len(found) == result["partitions"][str(partition)]["records"] > 40_000
+
+
+def test_commands_that_push_one_record_each_fill_all_partitions(cli: Cli) -> None:
+    cli.run("topic", "create", "t", "--partitions", "3", "--sync", "none")
+    for each in range(100):
+        cli.run("push", "t", stdin=b"one")
+        with cli.open() as store:
+            ends = [part.end for part in store.topic("t").offsets()]
+        assert sum(ends) == each + 1
+        if all(ends):
+            return
+    raise AssertionError("a hundred records in fewer than three partitions")
 
 
 # --- JSON ------------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import random
 import signal
 import sys
 import threading
@@ -147,11 +148,20 @@ def _push_as_it_comes(
 ) -> dict[str, Any]:  # fmt: skip
     records = dropped = unanswered = 0
     partitions: dict[int, dict[str, int]] = {}
-    key = _key_column(arguments, topic)
+
+    def pushed(partition: int) -> int:
+        return partitions[partition]["records"] if partition in partitions else 0
+
+    key, place = _key_column(arguments, topic), arguments.partition
+    # Where the turns begin: not at the first partition for each of many commands that push one record.
+    first = random.randrange(topic.partitions)  # noqa: S311 - nobody is to be kept from guessing it
     try:
         for table in tables:
             unanswered = len(table)
-            positions = topic.push_table(table, key=key, partition=arguments.partition, timestamp=arguments.timestamp)
+            if arguments.partition is None and arguments.key is None:
+                count = topic.partitions
+                place = min(range(count), key=lambda p: (pushed(p), (p - first) % count))
+            positions = topic.push_table(table, key=key, partition=place, timestamp=arguments.timestamp)
             for each in positions.ranges:
                 if each.start < 0:
                     dropped += each.end - each.start

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from jjq.errors import InvalidArgument, JjqError, SchemaMismatch, TopicDeleted
+from jjq.errors import InvalidArgument, JjqError, RecordTooLarge, SchemaMismatch, TopicDeleted
 from jjq.log import flat
 from jjq.model import Position, Positions
 from jjq.server.batches import check_batch, check_rows
@@ -211,27 +212,33 @@ def _push_documents(request: Request, records: Sequence[Any], atomic: bool, topi
 
 
 def _push_lines(request: Request, data: bytes) -> Positions:
-    lines = [each for each in data.split(b"\n") if each.strip(b"\r \t")]
+    lines = {number: each for number, each in enumerate(data.split(b"\n"), 1) if each.strip(b"\r \t")}
     if not lines:
         raise RequestError("there is no line in the body")
-    request.check_record(max(map(len, lines)))
+    request.check_record(max(map(len, lines.values())))
     request.caller.spend(len(lines), len(data))
     return pushing(request.parts, request.arguments["topic"], functools.partial(_push_each_line, request, lines))
 
 
-def _push_each_line(request: Request, lines: Sequence[bytes], topic: Topic) -> Positions:
+def _push_each_line(request: Request, lines: Mapping[int, bytes], topic: Topic) -> Positions:
+    """`lines` by their numbers in the body, from 1, empty ones left out."""
     topic.refresh()
     given = request.arguments
-    values: list[Any] = [each.removesuffix(b"\r") for each in lines]
+    values: list[Any] = [each.removesuffix(b"\r") for each in lines.values()]
     if topic.schema is not None:
         values = []
-        for i, line in enumerate(lines):
+        for number, line in lines.items():
             try:
-                values.append(value_for(topic, parse_json(line), f"line {i + 1}"))
+                values.append(value_for(topic, parse_json(line), f"line {number}"))
             except RequestError as error:
-                raise RequestError(f"line {i + 1}: {error.message}") from error
+                raise RequestError(f"line {number}: {error.message}") from error
     keys = None if given["key"] is None else [given["key"]] * len(values)
-    return topic.push_many(values, keys=keys, partition=given["partition"], delay=given["delay"])
+    try:
+        return topic.push_many(values, keys=keys, partition=given["partition"], delay=given["delay"])
+    except (SchemaMismatch, RecordTooLarge) as error:
+        numbers = [*lines]
+        error.message = re.sub(r"^record (\d+)", lambda found: f"line {numbers[int(found[1])]}", error.message)
+        raise
 
 
 async def arrow_body(request: Request) -> pa.Table:

@@ -182,9 +182,14 @@ def test_lines_are_a_record_each(front: Front) -> None:
     front.store.create_topic("typed", schema=pa.schema([("n", pa.int64())]))
     front.json("POST", "/api/topics/typed/records", content=b'{"n": 1}\n{"n": null}\n', headers=lines)
     assert front.store.topic("typed").read().read_all().column("n").to_pylist() == [1, None]
-    answer = front.client.post("/api/topics/typed/records", content=b'{"n": 1}\n{"n": x}\n', headers=lines)
-    assert answer.status_code == 400
-    assert "line 2" in answer.json()["message"]
+    front.store.create_topic("short", max_record_bytes=3)
+    for topic, body in (
+        ("typed", b'{"n": 1}\n\n{"n": x}\n'), ("typed", b'{"n": 1}\n\n{"n": "x"}\n{"n": 2}'), ("typed", b'{"n": 1}\n\n[2]\n'),
+        ("short", b"abc\n\nabcd\nabc"),
+    ):  # fmt: skip
+        answer = front.client.post(f"/api/topics/{topic}/records", content=body, headers=lines)
+        assert answer.status_code in {400, 413}
+        assert answer.json()["message"].startswith("line 3")
 
 
 def test_arrow_goes_in_and_out(front: Front) -> None:

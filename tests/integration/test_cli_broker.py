@@ -140,4 +140,9 @@ def test_commands_that_wait_outlast_a_broker_that_is_started_anew(
                     store.topic("t").push(b"x")
                 store.topic("t").push(b"x")
                 assert [each.result() for each in running] == [0] * len(commands), capsys.readouterr().err
-    assert capsys.readouterr().out.count("x\n") == len(commands)
+    told = capsys.readouterr()
+    assert told.out.count("x\n") == len(commands)
+    assert told.err.count(
+        f"jjq: the broker at jjq://127.0.0.1:{port} cannot be reached; trying again for 30 s\n"
+    ) == len(commands)
+    assert told.err.count("jjq: it is there again\n") == len(commands)

@@ -23,6 +23,7 @@ from jjq.typenames import data_type
 DEFAULT_STORE = "jjq-data"
 STORE_HELP = f"directory of the store (default: $JJQ_STORE, else ./{DEFAULT_STORE})"
 _PATIENCE_S = 5.0  # with a broker that cannot be reached, where somebody sits and waits
+_LONG_PATIENCE_S = 30.0  # of those that outlast a broker that is started anew
 
 
 class UsageError(InvalidArgument):
@@ -191,14 +192,17 @@ def store_path(arguments: argparse.Namespace) -> Path:
 
 def open_store(
     arguments: argparse.Namespace, *, create: bool = False, stays: bool = False, patient: bool = False,
-    create_topics: bool = False,
+    create_topics: bool = False, quiet: bool = False,
 ) -> jjq.Store:  # fmt: skip
     """`stays` for commands that may run for long and write: they take their turn at the store's maintenance. They and those that
-    are `patient` outlast a broker that is started anew. A name typed wrongly makes no topic, unless that is what the command
+    are `patient` outlast a broker that is started anew, and say that they wait for it unless `quiet`. A name typed wrongly makes no topic, unless that is what the command
     is for."""
     url = broker_url(arguments)
     if url is not None:
-        return _connect(url, 30.0 if stays or patient else _PATIENCE_S)
+        if not (stays or patient):
+            return _connect(url, _PATIENCE_S)
+        told = quiet or arguments.json
+        return _connect(url, _LONG_PATIENCE_S, None if told else _Waiting(url))
     return jjq.open(store_path(arguments), create=create, maintenance=stays, create_topics=create_topics)
 
 
@@ -207,12 +211,30 @@ def waits(timeout: float | None) -> bool:
     return timeout is None or timeout > _PATIENCE_S
 
 
-def _connect(url: str, retry_s: float) -> jjq.Store:
+class _Waiting:
+    """Says on the standard error that a broker is gone, and that it is there again."""
+
+    def __init__(self, url: str) -> None:
+        self._url, self._gone = url, False
+
+    def __call__(self, state: str) -> None:
+        if state == "reconnecting":
+            self._say(f"the broker at {self._url} cannot be reached; trying again for {_LONG_PATIENCE_S:.0f} s")
+        elif state == "connected" and self._gone:
+            self._say("it is there again")
+        self._gone = state == "reconnecting"
+
+    def _say(self, what: str) -> None:
+        print(f"jjq: {what}", file=sys.stderr, flush=True)
+
+
+def _connect(url: str, retry_s: float, on_state: Callable[[str], None] | None = None) -> jjq.Store:
     # By the environment, where other processes do not see them as they see a command line.
     given = os.environ.get
     return jjq.connect(
         url, token=given("JJQ_TOKEN") or None, tls_ca=given("JJQ_TLS_CA") or None,
         tls_cert=given("JJQ_CLIENT_CERT") or None, tls_key=given("JJQ_CLIENT_KEY") or None, retry_s=retry_s,
+        on_state=on_state,
     )  # fmt: skip
 
 

@@ -54,7 +54,7 @@ def _stats(arguments: argparse.Namespace) -> int:
 
 def _top(arguments: argparse.Namespace) -> int:
     live = not arguments.once and not arguments.json and sys.stdin.isatty() and sys.stdout.isatty()
-    with open_store(arguments, patient=not arguments.once) as store:
+    with open_store(arguments, patient=not arguments.once, quiet=True) as store:
         if live:
             with _screen():
                 last = _watch(store, arguments)

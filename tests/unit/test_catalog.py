@@ -60,7 +60,7 @@ def test_partitions_are_locked_in_one_order_whatever_the_order_of_files(tmp_path
 
 
 def test_a_batch_that_several_commit_at_once_is_there_once(tmp_path: Path) -> None:
-    path, together = tmp_path / "store", threading.Barrier(4)
+    path, together = tmp_path / "store", threading.Barrier(4, timeout=60)
     with jjq.open(path, maintenance=False) as store:
         store.create_topic("t")
 

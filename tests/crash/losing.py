@@ -25,7 +25,7 @@ def empty_catalog(path: Path) -> None:
 
 def contradict_catalog(path: Path) -> None:
     with jjq.open(path) as store, store.catalog.driver.write(durable=True) as tx:
-        tx._connection.execute("DELETE FROM segments WHERE base = 0")  # type: ignore[attr-defined]
+        tx.connection.execute("DELETE FROM segments WHERE base = 0")
 
 
 def link(store: jjq.Store, name: str, rows: int = 2, **commit: Any) -> jjq.Commit:

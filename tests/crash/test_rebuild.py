@@ -433,7 +433,7 @@ def test_an_identity_that_is_gone_is_made_again(made: Path, place: Path) -> None
 def test_a_store_of_a_later_version_is_left_alone(made: Path, place: Path) -> None:
     path = copy_store(made, place / "store")
     with jjq.open(path) as store, store.catalog.driver.write(durable=True) as tx:
-        tx._connection.execute("PRAGMA user_version = 999")  # type: ignore[attr-defined]
+        tx.connection.execute("PRAGMA user_version = 999")
     data = (path / "catalog.db").read_bytes()
     with pytest.raises(jjq.StoreFormat, match="later"):
         repair(path)

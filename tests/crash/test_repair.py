@@ -193,7 +193,7 @@ def test_a_row_that_is_wrong_is_made_right(made: Any, place: Path) -> None:
     template, before = made
     path = copy_store(template, place / "store")
     with jjq.open(path) as store, store.catalog.driver.write(durable=True) as tx:
-        tx._connection.execute("UPDATE segments SET crc = crc + 1, min_ts = min_ts + 9")  # type: ignore[attr-defined]
+        tx.connection.execute("UPDATE segments SET crc = crc + 1, min_ts = min_ts + 9")
     report = repair(path)
     assert (report.lost, report.saved) == ([], 9016)
     check_repaired(path, before, report, ENDS)
@@ -370,7 +370,7 @@ def test_a_cursor_beyond_the_end_is_put_at_the_end(made: Any, place: Path) -> No
     with jjq.open(path) as store:
         store.create_subscriber("t", "s")
         with store.catalog.driver.write(durable=True) as tx:
-            tx._connection.execute("UPDATE cursors SET next_offset = 99999 WHERE partition = 0")  # type: ignore[attr-defined]
+            tx.connection.execute("UPDATE cursors SET next_offset = 99999 WHERE partition = 0")
     assert not verify(path).ok
     report = repair(path)
     assert "'s'" in report.notes[0]
@@ -385,7 +385,7 @@ def test_a_channel_beyond_the_end_is_put_at_the_end(made: Any, place: Path) -> N
     with jjq.open(path) as store:
         store.channel("t", "work", create=True, start="latest").close()
         with store.catalog.driver.write(durable=True) as tx:
-            tx._connection.execute("UPDATE channel_partitions SET fetch_offset = 99999 WHERE partition = 0")  # type: ignore[attr-defined]
+            tx.connection.execute("UPDATE channel_partitions SET fetch_offset = 99999 WHERE partition = 0")
     (problem,) = verify(path).problems
     assert (problem.code, problem.start, problem.end) == ("cursor", ENDS[0], 99999)
     assert "channel 'work' of topic 't' stands at offset 99999" in problem.message

@@ -33,6 +33,46 @@ def test_a_durable_transaction_is_synced_and_another_is_not(tmp_path: Path, firs
             assert synchronous(driver) == (NORMAL if durable else FULL)
 
 
+def meta(driver: SqliteDriver) -> str | None:
+    found = driver.row("meta", key="k")
+    return None if found is None else str(found[0])
+
+
+@pytest.mark.parametrize("following", ["read", "snapshot", "run", "write"])
+def test_a_transaction_that_an_interrupt_left_open_is_ended_by_who_comes_next(tmp_path: Path, following: str) -> None:
+    """As where an exception that a signal's handler raises comes just as a `with` ends: it is open as long as its traceback is kept, and
+    what is read in it is what nobody has committed."""
+    with jjq.open(tmp_path / "store", maintenance=False) as store:
+        driver = store.catalog.driver
+        elsewhere = SqliteDriver(driver.path, driver.path.with_name("catalog.lock"))
+        driver.run("set_meta", durable=True, key="k", value="before")
+        left = driver.write(durable=True)
+        tx = left.__enter__()
+        tx.run("set_meta", key="k", value="left")
+        if following == "read":
+            assert meta(driver) == "before"
+        elif following == "snapshot":
+            with driver.snapshot() as state:
+                assert state.row("meta", key="k") == ("before",)
+        elif following == "run":
+            driver.run("set_meta", durable=True, key="k", value="next")
+        else:
+            with driver.write(durable=True) as after:
+                after.run("set_meta", key="k", value="next")
+        expected = "before" if following in ("read", "snapshot") else "next"
+        assert [meta(driver), meta(elsewhere)] == [expected] * 2
+        with pytest.raises(jjq.StoreError, match="ended by another use"):
+            tx.run("set_meta", key="k", value="late")
+        elsewhere.run("set_meta", durable=True, key="k", value="theirs")  # nobody has the lock
+        with driver.write(durable=True) as after:
+            after.run("set_meta", key="k", value="after")
+            with pytest.raises(jjq.StoreError, match="ended by another use"):
+                left.__exit__(None, None, None)  # while another one is open
+            after.run("set_meta", key="k", value="whole")
+        assert [meta(driver), meta(elsewhere)] == ["whole"] * 2
+        elsewhere.close()
+
+
 def test_partitions_are_locked_in_one_order_whatever_the_order_of_files(tmp_path: Path) -> None:
     """Two commits that locked each what the other waits for would wait for ever."""
     with jjq.open(tmp_path / "store", maintenance=False) as store:

@@ -46,7 +46,7 @@ def fill(store: jjq.Store) -> None:
 
 def sql(store: jjq.Store, statement: str, *values: Any) -> None:
     with store.catalog.driver.write(durable=True) as tx:
-        tx._connection.execute(statement, values)  # type: ignore[attr-defined]
+        tx.connection.execute(statement, values)
 
 
 def the_only_problem(store: jjq.Store | Path, code: str) -> Any:

@@ -64,21 +64,27 @@ def _closed_if_failed(connection: sqlite3.Connection) -> Iterator[sqlite3.Connec
 
 
 class Transaction:
-    """Runs named queries inside one write transaction."""
+    """Runs named queries inside one transaction. Raises StoreError where that is over."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    def __init__(self, driver: SqliteDriver, connection: sqlite3.Connection) -> None:
+        self._driver, self._connection = driver, connection
 
     def run(self, name: str, /, **values: Any) -> int:
         """Executes; returns the number of rows changed."""
-        return self._connection.execute(QUERIES[name], values).rowcount
+        return self.connection.execute(QUERIES[name], values).rowcount
 
     def run_many(self, name: str, values: Iterable[dict[str, Any]], /) -> None:
         """Executes once for each set of values."""
-        self._connection.executemany(QUERIES[name], values)
+        self.connection.executemany(QUERIES[name], values)
 
     def rows(self, name: str, /, **values: Any) -> list[Row]:
-        return self._connection.execute(QUERIES[name], values).fetchall()
+        return self.connection.execute(QUERIES[name], values).fetchall()
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        if self._driver._transaction is not self:  # else its statements would each be a transaction of their own
+            raise StoreError(f"a transaction of {self._driver.path} was ended by another use of it in the same thread")
+        return self._connection
 
     def row(self, name: str, /, **values: Any) -> Row | None:
         found = self.rows(name, **values)
@@ -96,6 +102,7 @@ class SqliteDriver:
         self._connection: sqlite3.Connection | None = None
         self._lock_fd = -1
         self._full: bool | None = None
+        self._transaction: Transaction | None = None  # that is open
         self._opened: tuple[int, int] | None = None  # which file it was, by device and number
         self._copy: tempfile.TemporaryDirectory[str] | None = None
         self._closed = False
@@ -105,7 +112,7 @@ class SqliteDriver:
 
     def rows(self, name: str, /, **values: Any) -> list[Row]:
         with self._mutex, self._translated():
-            return self._open().execute(QUERIES[name], values).fetchall()
+            return self._outside().execute(QUERIES[name], values).fetchall()
 
     def row(self, name: str, /, **values: Any) -> Row | None:
         found = self.rows(name, **values)
@@ -115,15 +122,16 @@ class SqliteDriver:
     def snapshot(self) -> Iterator[Transaction]:
         """Several reads of one state. Keep it short: it holds the write-ahead log."""
         with self._mutex, self._translated():
-            connection = self._open()
-            if connection.in_transaction:  # inside a write transaction of this thread: it sees one state anyway
-                yield Transaction(connection)
-                return
+            connection = self._outside()
+            tx = Transaction(self, connection)
             try:  # in front of the first statement: an interrupt right behind it must not leave a transaction open
+                self._transaction = tx
                 connection.execute("BEGIN")
-                yield Transaction(connection)
+                yield tx
             finally:
-                _roll_back(connection)
+                if self._transaction is tx:
+                    connection.rollback()
+                    self._transaction = None
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
@@ -136,23 +144,29 @@ class SqliteDriver:
         """
         self._check_writable()
         with self._mutex, self._translated():
-            connection = self._open()
-            try:
+            connection = self._outside()
+            tx = Transaction(self, connection)
+            try:  # as above
+                self._transaction = tx
                 self._begin_alone(connection, durable)
-                try:  # as above
-                    connection.execute("BEGIN IMMEDIATE")
-                    yield Transaction(connection)
-                    connection.execute("COMMIT")
-                finally:
-                    _roll_back(connection)
+                connection.execute("BEGIN IMMEDIATE")
+                yield tx
+                tx.connection.execute("COMMIT")
             finally:
-                files.set_lock(self._lock_fd, files.FREE)
+                # Only while it is the one that is open: what an interrupt left may be closed at any later time. And by functions
+                # of C alone, which no interrupt comes in front of.
+                if self._transaction is tx:
+                    try:
+                        connection.rollback()
+                    finally:
+                        self._transaction = None
+                        files.set_lock(self._lock_fd, files.FREE)
 
     def run(self, name: str, /, *, durable: bool, **values: Any) -> int:
         """One statement as a transaction of its own, which costs less than `write`; returns the number of rows changed."""
         self._check_writable()
         with self._mutex, self._translated():
-            connection = self._open()
+            connection = self._outside()
             try:  # here, and in no generator: an interrupt as that is left would keep the lock as long as its traceback
                 self._begin_alone(connection, durable)
                 return connection.execute(QUERIES[name], values).rowcount
@@ -167,7 +181,6 @@ class SqliteDriver:
         """From here on no other thread or process writes. The caller unlocks, also where this was interrupted."""
         files.lock(self._lock_fd)
         self.check_named()
-        _roll_back(connection)  # what several interrupts have left open after all
         self._sync(connection, durable)
 
     def _sync(self, connection: sqlite3.Connection, durable: bool) -> None:
@@ -178,16 +191,16 @@ class SqliteDriver:
     def version(self) -> int:
         """The number of the last migration the file has seen."""
         with self._mutex, self._translated():
-            return int(self._open().execute("PRAGMA user_version").fetchone()[0])
+            return int(self._outside().execute("PRAGMA user_version").fetchone()[0])
 
     def migrate(self) -> None:
         """Brings the file to this version's schema; refuses one made by a later version."""
         steps = migrations()
         with self._mutex, self._translated():
-            if self._refuse_later(self._open()) == steps[-1][0]:
+            if self._refuse_later(self._outside()) == steps[-1][0]:
                 return
-        with self.write(durable=True):
-            connection = self._open()
+        with self.write(durable=True) as tx:
+            connection = tx.connection
             version = int(connection.execute("PRAGMA user_version").fetchone()[0])
             for number, sql in steps:
                 if number > version:
@@ -206,7 +219,7 @@ class SqliteDriver:
     def table(self, name: str) -> tuple[list[str], list[Row]]:
         """Every column's name and every row of a table; none where an older catalog has no such table."""
         with self._mutex, self._translated():
-            connection = self._open()
+            connection = self._outside()
             if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone():
                 return [], []
             cursor = connection.execute(f'SELECT * FROM "{name}"')  # noqa: S608 - a name from our own list
@@ -216,22 +229,22 @@ class SqliteDriver:
         """Adds rows as `table` gave them; what is there stays."""
         if rows:
             names, marks = ", ".join(f'"{column}"' for column in columns), ", ".join("?" * len(columns))
-            with self.write(durable=True):
-                self._open().executemany(f'INSERT OR IGNORE INTO "{name}" ({names}) VALUES ({marks})', rows)  # noqa: S608 - as above
+            with self.write(durable=True) as tx:
+                tx.connection.executemany(f'INSERT OR IGNORE INTO "{name}" ({names}) VALUES ({marks})', rows)  # noqa: S608 - as above
 
     def backup(self, target: Path) -> None:
         """A consistent copy of the catalog, also while others write."""
         with self._mutex, self._translated():
             copy = sqlite3.connect(target)
             try:
-                self._open().backup(copy)
+                self._outside().backup(copy)
             finally:
                 copy.close()
 
     def problems(self) -> list[str]:
         """What SQLite's own check finds wrong with the file; empty when it is sound."""
         with self._mutex, self._translated():
-            found = [str(row[0]) for row in self._open().execute("PRAGMA integrity_check(20)").fetchall()]
+            found = [str(row[0]) for row in self._outside().execute("PRAGMA integrity_check(20)").fetchall()]
         return [] if found == ["ok"] else found
 
     def check_named(self) -> None:
@@ -266,6 +279,17 @@ class SqliteDriver:
                 self._copy = None
 
     # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _outside(self) -> sqlite3.Connection:
+        """The connection, in no transaction. One may be left of this thread, where an interrupt came as its `with` ended: as long as its
+        traceback is kept, that is not closed. What is read in it would be what nobody has committed."""
+        connection = self._open()
+        if self._transaction is not None or connection.in_transaction:
+            self._transaction = None
+            connection.rollback()
+            if self._lock_fd >= 0:
+                files.set_lock(self._lock_fd, files.FREE)
+        return connection
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -367,6 +391,7 @@ class SqliteDriver:
     def after_fork(self) -> None:
         """In a forked child: the parent's connection and lock are not ours to close, unlock or use."""
         self._mutex = threading.RLock()
+        self._transaction = None
         if self._connection is not None:
             # Never closed, not even at exit: SQLite would take itself for the last user and tidy the parent's log away.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
@@ -379,11 +404,6 @@ class SqliteDriver:
             _orphans.append(self._copy)
             self._copy._finalizer.detach()  # type: ignore[attr-defined] # the parent removes it
             self._copy = None
-
-
-def _roll_back(connection: sqlite3.Connection) -> None:
-    if connection.in_transaction:
-        connection.execute("ROLLBACK")
 
 
 def _before_fork() -> None:

@@ -49,16 +49,6 @@ class Partition:
 
     # --- the lock ----------------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """The partition among processes. Threads hold the leader lock first."""
-        try:
-            self._lock()
-            yield
-        finally:
-            if self._lock_fd >= 0:
-                files.set_lock(self._lock_fd, files.FREE)
-
     def _lock(self) -> None:
         """The caller unlocks, and does so although this was interrupted: it may have locked."""
         if self._lock_fd < 0:
@@ -83,8 +73,15 @@ class Partition:
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
         """The partition among threads and processes, for callers outside."""
-        with self._leader, files.translated("lock", self.directory), self.locked():
-            yield
+        with self._leader, files.translated("lock", self.directory):
+            # Both in one generator: where an interrupt comes as its `with` ends, it is closed at any later time, and must not unlock
+            # the file under another thread.
+            try:
+                self._lock()
+                yield
+            finally:
+                if self._lock_fd >= 0:
+                    files.set_lock(self._lock_fd, files.FREE)
 
     # --- the active file, under the lock -----------------------------------------------------------------------------
 
@@ -265,7 +262,7 @@ class Partition:
         active = self._active
         if active is not None and active.length - active.synced_position >= LARGE_BYTES:
             files.wait_written(active.path)  # while others append: what is left under the lock is little
-        with self._leader, files.translated("sync", self.directory), self.locked():
+        with self.exclusive(), files.translated("sync", self.directory):
             row = self._catalog.partition(self.topic_id, self.partition)
             if row.active is None or row.boot_id != self._boot_id:
                 return

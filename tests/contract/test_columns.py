@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -10,6 +11,7 @@ import pytest
 
 import jjq
 from jjq.schema import MOST_COLUMNS
+from tests.stores import flip
 
 
 def test_a_topic_has_so_many_columns_and_no_more(store: jjq.Store) -> None:
@@ -52,6 +54,17 @@ def test_a_read_of_no_columns_has_all_rows(store: jjq.Store) -> None:
     assert len(topic.to_pandas(columns=[])) == 50
     slices = [each for p, rows in enumerate((8, 42)) for each in topic.plan(p, 0, rows)]
     assert sum(batch.num_rows for batch in store.read_slices(slices, columns=[])) == 50
+
+
+def test_only_the_columns_that_are_read_are_verified(store: jjq.Store, directory: Path) -> None:
+    topic = store.create_topic("t", schema=pa.schema([("a", pa.int64()), ("b", pa.string())]))
+    topic.push_table(pa.table({"a": [1, 2, 3], "b": ["first", "needle", "third"]}), writer_id="w", batch_id=1)
+    (file,) = directory.glob("topics/*/*/*.arrow")
+    flip(file, file.read_bytes().index(b"needle"))
+    for columns in (["b"], ["a", "b"], None):
+        with pytest.raises(jjq.DamagedSegment, match="column 'b' does not match its checksum"):
+            topic.read(columns=columns).read_all()
+    assert topic.read(columns=["a"], metadata=[]).read_all()["a"].to_pylist() == [1, 2, 3]
 
 
 @pytest.mark.embedded

@@ -49,6 +49,19 @@ def test_a_batch_of_a_writer_happens_once(store: jjq.Store, caplog: pytest.LogCa
     assert topic.read().read_all().num_rows == 9
 
 
+def test_the_last_hundred_batches_of_a_writer_are_remembered_and_none_before(store: jjq.Store) -> None:
+    topic = store.create_topic("t")
+    store.commit(staged(store, b"a"), "w", 20)
+    for batch in range(21, 120):
+        assert not store.commit([], "w", batch).duplicate
+    assert store.commit(staged(store, b"a"), "w", 20).duplicate
+    store.commit([], "w", 120)
+    with pytest.raises(jjq.WriterConflict, match="up to batch 120 and does not know batch 20"):
+        store.commit(staged(store, b"a"), "w", 20)
+    assert store.commit([], "w", 21).duplicate
+    assert values(topic) == [b"a"]
+
+
 def test_a_writer_of_another_query_is_refused_not_dropped(store: jjq.Store) -> None:
     topic = store.create_topic("t")
 

@@ -296,12 +296,13 @@ def test_old_segments_expire_and_offsets_go_on(store: jjq.Store) -> None:
     assert saved["offsets"] == {"0": [9, 9]}
 
 
-def test_a_slow_topic_expires_too(store: jjq.Store) -> None:
-    topic = store.create_topic("t", retention=timedelta(days=7))
+@pytest.mark.parametrize(("days", "rolls_after"), [(7 / 24, 1 / 24), (7, 1), (70, 1)], ids=["hours", "days", "weeks"])
+def test_a_slow_topic_expires_too(store: jjq.Store, days: float, rolls_after: float) -> None:
+    topic = store.create_topic("t", retention=timedelta(days=days))
     topic.push(b"long ago")
-    assert later(store, DAY_US // 2).rolled == 0
-    assert later(store, 2 * DAY_US).rolled == 1
-    assert later(store, 8 * DAY_US).expired == 1
+    assert later(store, int(rolls_after * DAY_US * 0.9)).rolled == 0
+    assert later(store, int(rolls_after * DAY_US * 1.1)).rolled == 1
+    assert later(store, int((days + 1) * DAY_US)).expired == 1
     assert topic.offsets()[0].start == 1
 
 

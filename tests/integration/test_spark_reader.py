@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +13,8 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 import jjq
 from jjq.errors import DataLoss, InvalidArgument, OffsetOutOfRange, StoreNotFound, TopicNotFound
 from tests.readers import ALL, batch, close_stores, number, rows, source, stream, through_json, values
+
+ROOT = Path(__file__).parents[2]
 
 # --- ranges of a batch
 
@@ -552,6 +556,40 @@ def test_a_flipped_bit_never_gives_a_task_a_wrong_row(store: jjq.Store, kind: st
 def test_a_name_that_no_topic_can_have_is_refused_before_any_path_is_touched(store: jjq.Store, name: str) -> None:
     with pytest.raises(InvalidArgument):
         source(store, subscribe=name).schema()
+
+
+READS = """\
+import sys
+from types import SimpleNamespace
+from tests.readers import advance, batch, stream, values
+
+store = SimpleNamespace(path=sys.argv[1])
+reader = batch(store)
+print(values(reader, reader.partitions()))
+reader = stream(store, startingOffsets="earliest")
+print([row["value"] for row in advance(reader, reader.initialOffset())[1]])
+"""
+
+
+def test_a_store_in_a_directory_that_may_not_be_written_is_read(store: jjq.Store) -> None:
+    """As tasks of another user, or on a read-only mount, find it: nobody has it open, and they can make no file in it."""
+    topic = store.create_topic("t")
+    topic.push_table(pa.table({"value": [b"sealed"]}), writer_id="w", batch_id=0)
+    topic.push(b"active")
+    store.close()
+    files = sorted(store.path.rglob("*"))
+    modes = {path: path.stat().st_mode for path in (store.path, *files)}
+    through = ("setpriv", "--bounding-set", "-dac_override") if os.geteuid() == 0 else ()  # root may write everywhere
+    for path, mode in modes.items():
+        path.chmod(mode & ~0o222)
+    try:
+        command = [*through, sys.executable, "-c", READS, store.path]
+        said = subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout
+    finally:
+        for path, mode in modes.items():
+            path.chmod(mode)
+    assert said.splitlines() == ["[b'sealed', b'active']"] * 2
+    assert sorted(store.path.rglob("*")) == files
 
 
 def test_a_directory_that_was_made_anew_is_another_store(store: jjq.Store, tmp_path: Path) -> None:

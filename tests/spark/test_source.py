@@ -200,12 +200,6 @@ def test_sql_reads_a_topic_through_a_view(spark: SparkSession, store: jjq.Store)
     assert [bytes(row.value) for row in spark.sql("SELECT value FROM v WHERE offset >= 1").collect()] == [b"b"]
 
 
-def test_a_read_only_directory_is_read(spark: SparkSession, store: jjq.Store) -> None:
-    store.create_topic("t").push_many([b"a", b"b"])
-    with jjq.open(store.path, read_only=True):
-        assert read(spark, store).count() == 2
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -18,6 +18,7 @@ import pytest
 import jjq
 from jjq import files, objects
 from jjq.errors import DataLoss
+from jjq.repair import repair
 from tests.crash.checks import State, contents, open_alone
 from tests.crash.powercut import Chance, Event, KeepAll, Recorder, Some, Zeros, after_power_cut, make
 from tests.crash.scenarios import SCHEMA, SYNC_MODES
@@ -326,3 +327,28 @@ def test_an_object_is_on_disk_with_its_name_when_its_push_returns(
         (record,) = store.topic("t").records(store.topic("t").plan(0, 0, 1))
         with store.open_object(record) as stream:
             assert stream.read() == b"big"
+
+
+def test_a_commit_is_found_again_from_the_files_though_a_power_cut_takes_the_catalog_too(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its manifest is on disk with its name before the transaction is."""
+    (place / "recorded").mkdir()
+    with Recorder(place / "recorded") as disk, open_alone(place / "recorded" / "store") as store:
+        store.create_topic("t", partitions=2).push(b"before", partition=0)
+        store.create_topic("s", schema=SCHEMA)
+        before, first = contents(store), len(disk.events)
+        _link(1, "ts")(store)
+        after, end = contents(store), len(disk.events)
+        disk.on = False
+    (committed,) = (cut for cut in range(first, end) if disk.events[cut].kind == "catalog")
+    for cut in (committed - 1, committed + 1, end):
+        for chance in (Chance(), KeepAll()):
+            tree = after_power_cut(disk.events[:cut], chance)
+            del tree["/store/catalog.db"]
+            make(tree, place / "after")
+            boot(monkeypatch, f"boot {cut}")
+            assert repair(place / "after" / "store").rebuilt is not None
+            with open_alone(place / "after" / "store") as store:
+                assert contents(store) in ([after] if cut > committed else [before, after]), (cut, chance)
+            shutil.rmtree(place / "after")

@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 
 import jjq
+from jjq.log.partition import PartitionLog
+from tests.stores import assert_whole
 from tests.tracing import traced
 
 FLIGHTS = pa.schema([("carrier", pa.string()), ("delay", pa.int32())])
@@ -227,6 +229,28 @@ def staged(store: jjq.Store, *values: bytes) -> list[jjq.StagedFile]:
     with store.stage() as stage:
         stage.write("t", pa.table({"value": values}))
         return stage.finish()
+
+
+@pytest.mark.embedded
+def test_a_staged_file_that_is_removed_while_a_commit_waits_for_the_locks_commits_nothing(
+    store: jjq.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by maintenance, which thinks that it is forgotten."""
+    topic = store.create_topic("t")
+    topic.push(b"before")
+    files, real = staged(store, b"a"), PartitionLog.exclusive
+
+    def late(log: PartitionLog) -> contextlib.AbstractContextManager[None]:
+        store.discard(files)
+        return real(log)
+
+    monkeypatch.setattr(PartitionLog, "exclusive", late)
+    with pytest.raises(jjq.StagedFileMissing, match="gone; write the batch again"):
+        store.commit(files, "w", 1)
+    monkeypatch.undo()
+    assert not store.commit(staged(store, b"b"), "w", 1).duplicate
+    assert values(topic) == [b"before", b"b"]
+    assert_whole(store)
 
 
 def test_a_batch_twice_in_one_run_is_refused_and_in_the_next_run_counted_once(

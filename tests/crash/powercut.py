@@ -67,6 +67,10 @@ class Recorder(Disk):
         self._next += 1
         return number
 
+    def number_of(self, path: Path) -> int:
+        """The `inode` of events of what has this name now."""
+        return self._numbers[path]
+
     def mark(self, note: Any) -> None:
         self.events.append(Event("mark", note=note))
 

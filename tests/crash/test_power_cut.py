@@ -19,10 +19,11 @@ import jjq
 from jjq import files, objects
 from jjq.errors import DataLoss
 from jjq.repair import repair
-from tests.crash.checks import State, contents, open_alone
+from tests.crash.checks import State, contents, open_alone, rows_of
+from tests.crash.faults import Operation
 from tests.crash.powercut import Chance, Event, KeepAll, Recorder, Some, Zeros, after_power_cut, make
 from tests.crash.scenarios import SCHEMA, SYNC_MODES
-from tests.stores import assert_whole
+from tests.stores import assert_whole, roll
 
 Step = tuple[str, Callable[[jjq.Store], object]]
 
@@ -352,3 +353,47 @@ def test_a_commit_is_found_again_from_the_files_though_a_power_cut_takes_the_cat
             with open_alone(place / "after" / "store") as store:
                 assert contents(store) in ([after] if cut > committed else [before, after]), (cut, chance)
             shutil.rmtree(place / "after")
+
+
+class Killed(BaseException):
+    """In the place of the process's end, so that what it did before stays recorded."""
+
+
+class KilledInClosing(Recorder):
+    """Kills who has closed a file before what it wrote in the index of it is on disk."""
+
+    armed = False
+
+    def step(self, operation: Operation) -> None:
+        if self.armed and (operation.kind, operation.path.suffix) == ("sync", ".index"):
+            self.armed = False
+            raise Killed
+
+
+@pytest.mark.parametrize("act", [lambda store: store.topic("t").push(b"next"), _link(1, "t")], ids=["push", "commit"])
+def test_a_file_whose_closer_died_is_on_disk_before_a_row_names_it(
+    act: Callable[[jjq.Store], object], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = place / "recorded" / "store"
+    path.parent.mkdir()
+    with KilledInClosing(path.parent) as disk:
+        with open_alone(path) as store:
+            topic = store.create_topic("t", sync="none")
+            topic.push_many([b"a", b"b"])
+            topic.push(b"c")
+            before, data = rows_of(topic, 0)[1], Path(topic.segments()[0].path)
+            disk.armed = True
+            with pytest.raises(Killed):
+                roll(store, "t")
+            died = len(disk.events)
+        with open_alone(path) as other:
+            act(other)
+        disk.on = False
+    (named,) = (at for at in range(died, len(disk.events)) if disk.events[at].kind == "catalog")
+    synced = {event.inode for event in disk.events[died:named] if event.kind == "sync"}
+    assert synced >= {disk.number_of(data), disk.number_of(data.with_suffix(".index"))}
+    make(after_power_cut(disk.events[: named + 1], Chance()), place / "after")
+    boot(monkeypatch, "another boot")
+    with open_alone(place / "after" / "store") as store:
+        assert rows_of(store.topic("t"), 0)[1][: len(before)] == before
+        assert_whole(store)

@@ -42,8 +42,11 @@ def tuples(table: pa.Table) -> Rows:
 
 
 def contents(store: jjq.Store) -> State:
-    """Topics with their columns, settings and rows, and how far each writer is."""
-    state: State = {"writers": {each.id: each.last_batch for each in store.writers()}}
+    """Topics with their columns, settings and rows, and how far each writer is, in which run of its query."""
+    columns, batches = store.catalog.driver.table("writer_batches")
+    writer, batch, run = (columns.index(name) for name in ("writer_id", "batch_id", "run"))
+    runs = {(row[writer], row[batch]): row[run] for row in batches}
+    state: State = {"writers": {each.id: (each.last_batch, runs[each.id, each.last_batch]) for each in store.writers()}}
     for topic in store.topics():
         state[topic.name] = {
             "columns": None if topic.schema is None else topic.schema.names,

@@ -97,7 +97,7 @@ class Disk:
         for name in KINDS:
             self._real[name] = getattr(files, name)
             setattr(files, name, getattr(self, f"_{name}"))
-        self._real_write = SqliteDriver.write
+        self._real_write, self._real_run = SqliteDriver.write, SqliteDriver.run
         disk = self
 
         @contextlib.contextmanager
@@ -105,7 +105,11 @@ class Disk:
             with disk._transaction(driver, durable) as transaction:
                 yield transaction
 
+        def run(driver: SqliteDriver, name: str, /, *, durable: bool, **values: Any) -> int:
+            return disk._statement(driver, name, durable, values)
+
         SqliteDriver.write = write  # type: ignore[method-assign]
+        SqliteDriver.run = run  # type: ignore[method-assign]
         return self
 
     def __exit__(
@@ -114,6 +118,7 @@ class Disk:
         for name, real in self._real.items():
             setattr(files, name, real)
         SqliteDriver.write = self._real_write  # type: ignore[method-assign]
+        SqliteDriver.run = self._real_run  # type: ignore[method-assign]
 
     def _do(self, operation: Operation, real: Callable[[], Any]) -> Any:
         if not self.on:
@@ -217,6 +222,19 @@ class Disk:
         self.committed(driver, durable)
         with driver._translated():
             self._catalog_step("committed", driver, durable)
+
+    def _statement(self, driver: SqliteDriver, name: str, durable: bool, values: dict[str, Any]) -> int:
+        """A transaction of one statement, which has the same steps."""
+        if not self.on:
+            return self._real_run(driver, name, durable=durable, **values)
+        with driver._translated():
+            self._catalog_step("begin", driver, durable)
+            self._catalog_step("commit", driver, durable)
+        changed = self._real_run(driver, name, durable=durable, **values)
+        self.committed(driver, durable)
+        with driver._translated():
+            self._catalog_step("committed", driver, durable)
+        return changed
 
     def _catalog_step(self, kind: str, driver: SqliteDriver, durable: bool) -> None:
         try:

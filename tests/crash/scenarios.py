@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import jjq
-from jjq.errors import JjqError, TopicExists, TopicNotFound
+from jjq.errors import JjqError, TopicExists, TopicNotFound, WriterConflict
 from tests.crash.checks import open_alone
 from tests.stores import end_of
 
@@ -82,6 +82,34 @@ def _subscribe(store: jjq.Store) -> None:
     store.channel("t", "c", create=True)
 
 
+def _subscribe_from_the_start(store: jjq.Store) -> None:
+    """On a topic of one partition, as the error of one among several comes when of the others all was given."""
+    store.topic("fresh").push_many([b"a", b"b", b"c"])
+    store.create_subscriber("fresh", "s", start="earliest")
+
+
+def _pop(store: jjq.Store) -> None:
+    with store.subscriber("s") as subscriber:
+        assert subscriber.pop().value == b"a"
+
+
+def _poll_and_commit(store: jjq.Store) -> None:
+    with store.subscriber("s") as subscriber:
+        assert len(subscriber.poll(2)) == 2
+        subscriber.commit()
+
+
+def _commit_in(run: str) -> Callable[[jjq.Store], object]:
+    """The same batch, as each run of a query brings its last one again."""
+
+    def act(store: jjq.Store) -> object:
+        with store.stage() as stage:
+            stage.write("s", _table(300, 3), partition=1)
+            return store.commit(stage.finish(), writer_id="stream", batch_id=7, query_id="q", run_id=run)
+
+    return act
+
+
 def _push_and_sync(store: jjq.Store) -> None:
     """What the background does for a topic with `interval`."""
     topic = store.topic("t")
@@ -115,6 +143,9 @@ SCENARIOS = (
     Scenario("push, then sync", _push_and_sync, twice=True),
     Scenario("link", _link),
     Scenario("commit over two topics", _commit),
+    Scenario("commit in the next run", _commit_in("two"), _commit_in("one"), already=WriterConflict),
+    Scenario("pop", _pop, _subscribe_from_the_start, twice=True),
+    Scenario("poll and commit", _poll_and_commit, _subscribe_from_the_start, twice=True),
     Scenario("alter: a column", lambda store: store.alter_topic("s", add_columns=pa.schema([("x", pa.float64())]))),
     Scenario("alter: partitions", lambda store: store.alter_topic("t", partitions=4), _subscribe),
     Scenario("alter: settings", lambda store: store.alter_topic("t", retention=timedelta(days=7))),

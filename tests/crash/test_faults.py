@@ -152,6 +152,20 @@ def test_a_read_that_fails_says_so_and_the_next_one_works(code: int, place: Path
             assert contents(store) == expected
 
 
+@pytest.mark.parametrize(("step", "moved"), [("begin", 0), ("commit", 0), ("committed", 1)])
+def test_a_pop_that_fails_has_taken_its_record_only_where_the_cursor_has_moved(
+    step: str, moved: int, place: Path
+) -> None:
+    with open_alone(place / "store") as store:
+        store.create_topic("t").push_many([b"a", b"b"])
+        with store.create_subscriber("t", "s", start="earliest") as subscriber:
+            with Failing(1, [step]), pytest.raises(StoreError):
+                subscriber.pop()
+            assert subscriber.positions() == {0: moved}
+            assert subscriber.pop().value == [b"a", b"b"][moved]
+            assert subscriber.positions() == {0: moved + 1}
+
+
 def test_a_topic_that_cannot_be_made_leaves_nothing_of_itself(place: Path) -> None:
     with open_alone(place / "store") as store:
         store.create_topic("t")

@@ -50,6 +50,18 @@ def _sync(store: jjq.Store) -> None:
             store.log(topic.id, partition).sync()
 
 
+def _pop(store: jjq.Store) -> list[jjq.Record]:
+    with store.subscriber("reader") as subscriber:
+        return [subscriber.pop()]
+
+
+def _poll(store: jjq.Store) -> list[jjq.Record]:
+    with store.subscriber("reader") as subscriber:
+        records = subscriber.poll(4)
+        subscriber.commit()
+        return records
+
+
 def history(sync: str) -> list[Step]:
     settings = {"sync": sync, "sync_interval_ms": 3_600_000, "segment_rows": 5}
     plain = lambda store: store.topic("t")  # noqa: E731
@@ -57,6 +69,8 @@ def history(sync: str) -> list[Step]:
         ("create t", lambda store: store.create_topic("t", partitions=2, **settings)),
         ("create s", lambda store: store.create_topic("s", partitions=1, schema=SCHEMA, **settings)),
         ("push", lambda store: plain(store).push(b"first", partition=0)),
+        ("subscribe", lambda store: store.create_subscriber("t", "reader", start="earliest")),
+        ("pop", _pop),
         ("push", lambda store: plain(store).push(b"second" * 200, key=b"k", partition=0)),
         ("push_many", lambda store: plain(store).push_many([b"%d" % i * 90 for i in range(3)], partition=0)),
         ("push that rolls", lambda store: plain(store).push(b"rolls", partition=0)),
@@ -65,7 +79,9 @@ def history(sync: str) -> list[Step]:
         ("push", lambda store: plain(store).push(b"other partition", partition=1)),
         ("link", _link(1, "t")),
         ("push after a link", lambda store: plain(store).push(b"after", partition=0)),
+        ("poll", _poll),
         ("push", lambda store: plain(store).push(b"after, too", partition=0)),
+        ("pop", _pop),
         ("link to both", _link(2, "ts")),
         ("push rows", lambda store: store.topic("s").push({"n": 5, "s": "row"})),
         ("alter", lambda store: store.alter_topic("s", add_columns=pa.schema([("x", pa.int64())]))),
@@ -75,6 +91,7 @@ def history(sync: str) -> list[Step]:
         ("empty", lambda store: store.topic("t").empty()),
         ("push after emptying", lambda store: plain(store).push(b"emptied", partition=0)),
         ("compact", lambda store: store.maintain(grace_us=0)),
+        ("poll", _poll),
         ("push after compacting", lambda store: plain(store).push(b"compacted", partition=1)),
         ("grow", lambda store: store.alter_topic("t", partitions=4)),
         ("push to a new partition", lambda store: plain(store).push(b"new partition", partition=3)),
@@ -98,6 +115,7 @@ class Recorded:
     states: list[State] = field(default_factory=list)
     lineages: list[dict[tuple[str, int], int]] = field(default_factory=list)
     floors: list[dict[tuple[str, int], int]] = field(default_factory=list)
+    given: list[dict[int, int]] = field(default_factory=list)  # of `t`, by partition up to where, to its subscriber
 
     def around(self, done: int) -> tuple[State, State]:
         """What was there after so many steps, and after the next."""
@@ -115,9 +133,12 @@ def record(root: Path, sync: str) -> Recorded:
             recorded.states.append(contents(store))
             recorded.floors.append({})
             recorded.lineages.append({})
+            recorded.given.append({})
             for name, act in steps:
-                act(store)
+                result = act(store)
                 disk.mark(name)
+                records = result if isinstance(result, list) and name in ("pop", "poll") else []
+                recorded.given.append(recorded.given[-1] | {each.partition: each.offset + 1 for each in records})
                 note(recorded, store, name, sync)
             disk.on = False
     return recorded
@@ -151,6 +172,8 @@ def check(recorded: Recorded, done: int, path: Path, *, whole: bool) -> None:
             assert_whole(store)
         for place, lineage in recorded.lineages[done].items():
             check_noticed(store, place, lineage, had, will, state)
+        for name in state.get("t", {}).get("subscribers", {}):
+            check_cursor(store, name, recorded.given[min(done + 1, len(recorded.steps))], state, whole=whole)
 
 
 def check_rows(recorded: Recorded, done: int, state: State) -> None:
@@ -199,6 +222,38 @@ def check_noticed(
     else:
         topic.plan(partition, start, end, lineage=lineage)
     topic.plan(partition, start, min(end, now_end), lineage=lineage)
+
+
+def check_cursor(store: jjq.Store, name: str, given: dict[int, int], state: State, *, whole: bool) -> None:
+    """A subscriber of `t` may get again what it was given, and is told where that is gone; nothing is skipped. `state` is from before
+    more was pushed everywhere."""
+    cursor, behind = state["t"]["subscribers"][name], set()
+    for partition, offset in cursor.items():
+        start, rows = state["t"]["rows"][partition]
+        assert offset <= max(given.get(partition, 0), start)
+        if offset > start + len(rows):
+            behind.add(partition)
+    if not (whole or behind):
+        return
+    found, gone = set(), set()
+    with store.subscriber(name) as subscriber:
+        while True:
+            try:
+                records = subscriber.poll()
+            except DataLoss as loss:
+                gone.add(loss.partition)
+                subscriber.seek({loss.partition: "latest"})
+                continue
+            if not records:
+                break
+            found |= {(record.partition, record.offset) for record in records}
+        ends = {each.partition: each.end for each in subscriber.topic.offsets()}
+    assert gone == behind
+    assert {place for place in found if place[0] not in gone} == {
+        (partition, each)
+        for partition, offset in cursor.items() if partition not in gone
+        for each in range(offset, ends[partition])
+    }  # fmt: skip
 
 
 def chances(cut: int, some: int) -> list[Chance]:

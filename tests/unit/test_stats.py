@@ -159,8 +159,9 @@ def test_a_store_from_before_bytes_were_counted_begins_with_what_it_has(store: j
     store.create_topic("t").push(b"x" * 1000)
     roll(store, "t")
     known = topic(store)["pushed_bytes"]
+    topic_id = store.topic("t").id
     with store.catalog.driver.write(durable=True) as tx:
-        tx.run("drop_pushed", topic_id=store.topic("t").id)
+        tx.run("drop_pushed", topic_id=topic_id)
     assert topic(store)["pushed_bytes"] == known
 
 

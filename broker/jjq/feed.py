@@ -229,8 +229,10 @@ class Feed:
 
     def take(self, partition: int) -> Record:
         window = self._windows[partition]
-        record = window.ready.popleft()
+        record = window.ready[0]
+        # Together, with no call between them at whose end an interrupt could come.
         window.position = record.offset + 1
+        window.ready.popleft()
         if window.low:
             self._ask(window)
         self._after(partition)
@@ -244,16 +246,22 @@ class Feed:
         even = -(-most // max(1, len(self._order)))
         live = [partition for partition in self._in_turn() if self.has(partition, even)]
         taken: list[Record] = []
-        while live and len(taken) < most:
-            share = -(-(most - len(taken)) // len(live))
-            for partition in list(live):
-                try:
+        begun = {partition: self._windows[partition].position for partition in live}
+        try:
+            while live and len(taken) < most:
+                share = -(-(most - len(taken)) // len(live))
+                for partition in list(live):
                     if not self._take_into(taken, partition, min(share, most - len(taken))):
                         live.remove(partition)
-                except Exception:
-                    if not taken:
-                        raise
-                    return taken  # these have left their windows; whoever asks for more meets the error again
+        except JjqError:
+            if not taken:
+                raise
+            return taken  # these have left their windows; whoever asks for more meets the error again
+        except BaseException:  # an interrupt: nobody has what was taken
+            for partition, position in begun.items():
+                self._windows[partition].position = position
+                self.forget(partition)
+            raise
         if not taken:
             self._raise_held(nothing_else=True)
         return taken if taken or not self._grow() else self.take_many(most)
@@ -284,8 +292,9 @@ class Feed:
         if window.batch is None:
             return bool(window.ready)
         part = window.batch.slice(window.decoded, max(rows, _DECODE_ROWS))
-        window.decoded += part.num_rows
-        window.ready.extend(to_records(self._topic.name, part, self._raw))
+        records = to_records(self._topic.name, part, self._raw)
+        window.decoded += part.num_rows  # as in `take`
+        window.ready.extend(records)
         if window.decoded >= window.batch.num_rows:
             window.batch, window.decoded = None, 0
         # A position may have moved past the first rows while they were still Arrow.

@@ -3,15 +3,18 @@ has been done."""
 
 import contextlib
 import functools
+import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import jjq
+from jjq import feed, records
 from jjq.log.partition import PartitionLog
 from tests.stores import assert_whole
 from tests.tracing import traced
@@ -61,3 +64,84 @@ def test_a_push_that_such_an_exception_meets_is_not_acknowledged_without_being_t
                 assert topic.read(start=start, end=start + 2).read_all()["value"].to_pylist() == values, line
         assert topic.push(b"last").offset >= 2  # and nobody holds the lead
         assert_whole(store)
+
+
+FILES = {feed.__file__, records.__file__}
+
+
+class Interrupting:
+    """A profiler that raises in the functions of a feed when so many of them have begun, or have come back from a call: where a handler is
+    called. It does so once."""
+
+    def __init__(self, left: int, files: Collection[str] = FILES) -> None:
+        self._left, self._files = left, files
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> None:
+        code = frame.f_code
+        # What is raised as a generator is closed nobody hears of.
+        if code.co_filename in self._files and event in {"call", "c_return"} and code.co_name != "<genexpr>":
+            self._left -= 1
+            if not self._left:
+                sys.setprofile(None)
+                raise TooLong
+
+    def is_met(self, act: Callable[[], object]) -> bool:
+        """Does it; whether the exception came, which is not to be swallowed."""
+        sys.setprofile(self)
+        try:
+            act()
+        except TooLong:
+            return True
+        finally:
+            sys.setprofile(None)
+        assert self._left > 0
+        return False
+
+
+def wanted(store: jjq.Store) -> list[bytes]:
+    """What is read one after the other: of a single push each, of a batch, of a sealed file."""
+    topic = store.create_topic("t", sync="none")
+    values = [b"%d" % number for number in range(1200)]
+    topic.push_table(pa.table({"value": values[:600]}), writer_id="w", batch_id=1)
+    topic.push_many(values[600:1100])
+    for value in values[1100:]:
+        topic.push(value)
+    store.create_subscriber("t", "s")
+    return values
+
+
+def test_what_is_polled_goes_on_where_the_last_whole_poll_ended(tmp_path: Path) -> None:
+    with jjq.open(tmp_path / "store", maintenance=False) as store:
+        values, met = wanted(store), 0
+        for number in itertools.count(1):
+            subscriber = store.subscriber("s")
+            got = subscriber.poll(70)
+            met_here = Interrupting(number).is_met(lambda of=subscriber, to=got: to.extend(of.poll(300)))
+            while found := subscriber.poll(400):
+                got += found
+            assert [each.value for each in got] == values, number
+            subscriber.close()
+            met += met_here
+            if not met_here:
+                break
+        assert met > 20
+
+
+def test_what_is_popped_is_the_next_record_and_none_twice(tmp_path: Path) -> None:
+    """One that an interrupted pop had taken may be left out: it is given at most once."""
+    with jjq.open(tmp_path / "store", maintenance=False) as store:
+        values, got, met = wanted(store), [], 0
+        subscriber = store.subscriber("s")
+        for number in itertools.count():
+            popped: list[Any] = []
+            if Interrupting(1 + number % 29, FILES if number % 2 else {records.__file__}).is_met(
+                lambda to=popped: to.append(subscriber.pop())
+            ):
+                met += 1
+            elif popped[0] is None:
+                break
+            else:
+                got.append(popped[0].value)
+        assert met > 200
+        assert got == [value for value in values if value in set(got)]
+        assert len(got) >= len(values) - met

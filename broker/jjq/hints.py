@@ -62,7 +62,12 @@ def meant(given: str, names: Iterable[str]) -> list[str]:
 def did_you_mean(given: str, names: Iterable[str], quote: str = "") -> str:
     """`did you mean topic?`, or nothing."""
     found = meant(given, names)
-    return f"did you mean {' or '.join(f'{quote}{each}{quote}' for each in found)}?" if found else ""
+    return f"did you mean {either([f'{quote}{each}{quote}' for each in found])}?" if found else ""
+
+
+def either(names: Sequence[str]) -> str:
+    """`a`, `a or b`, `a, b or c`"""
+    return " or ".join([part for part in (", ".join(names[:-1]), *names[-1:]) if part])
 
 
 def which(name: str, names: Sequence[str]) -> str:

@@ -52,7 +52,7 @@ def find(store: Store, name: str) -> Subscriber:
     row = store.catalog.subscriber(check_name(name, "subscriber"))
     if row is None:
         names = [each.name for each in store.catalog.subscribers()]
-        hint = which(name, names)
+        hint = which(name, names) or "make it with create_subscriber, or `jjq subscriber create`"
         if store.catalog.topic(name) is not None:
             hint = "that is a topic; make a subscriber of it with create_subscriber, or `jjq subscriber create`"
         raise SubscriberNotFound(f"there is no subscriber {name!r} in {store.path}{hint and f'; {hint}'}")

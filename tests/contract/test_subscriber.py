@@ -76,6 +76,8 @@ def test_a_bad_name_is_refused_before_anything_happens(store: jjq.Store, topic: 
 
 
 def test_an_unknown_subscriber_or_topic_is_answered_with_the_nearest(store: jjq.Store, topic: jjq.Topic) -> None:
+    with pytest.raises(jjq.SubscriberNotFound, match="make it with create_subscriber"):
+        store.subscriber("billing")
     store.create_subscriber("letters", "billing")
     with pytest.raises(jjq.SubscriberNotFound, match="did you mean 'billing'"):
         store.subscriber("biling")

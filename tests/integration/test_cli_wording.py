@@ -27,7 +27,10 @@ def flights(cli: Cli) -> Cli:
     ("arguments", "stdin", "code", "said"),
     [
         (("topic", "create", "plain"), "", 1, "add --exist-ok"),
-        (("subscriber", "create", "plain", "billing"), "", 1, "there is a subscriber 'billing' of topic 'plain' already"),
+        (("subscriber", "create", "plain", "billing"), "", 1, "; add --exist-ok to leave it as it is"),
+        (("pop", "none"), "", 1, "there are billing"),
+        (("list",), "", 2, "did you mean topic list, subscriber list, channel list, segment list, writer list or token list?"),
+        (("create",), "", 2, "did you mean topic create, subscriber create, channel create or token create?"),
         (("channel", "create", "plain", "work"), "", 1, "add --exist-ok"),
         (("topic", "create", "plain", "--exist-ok", "--partitions", "2"), "", 2, "add some with `jjq topic alter --partitions`"),
         (("topic", "create", "plain", "--exist-ok", "--sync", "none"), "", 2, "change it with `jjq topic alter`"),
@@ -60,6 +63,14 @@ def test_an_error_says_what_to_type(flights: Cli, arguments: tuple[str, ...], st
     with flights.open() as store:
         assert store.topic("flights").describe()["records"] == 0
         assert [each.name for each in store.subscribers()] == ["billing"]
+
+
+def test_where_there_is_no_subscriber_it_is_said_how_one_is_made(cli: Cli) -> None:
+    with cli.open() as store:
+        store.create_topic("plain")
+    assert cli.error("pop", "billing").endswith("; make it with `jjq subscriber create TOPIC billing`\n")
+    made = "; make a subscriber of it with `jjq subscriber create`\n"
+    assert cli.error("pop", "plain").endswith(made)  # that one needs a name, too
 
 
 def test_other_messages_stay_as_they_are() -> None:

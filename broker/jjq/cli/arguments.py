@@ -17,7 +17,7 @@ from jjq.cli.exits import USAGE
 from jjq.clock import is_unit
 from jjq.errors import InvalidArgument
 from jjq.founding import directory_of
-from jjq.hints import did_you_mean, meant
+from jjq.hints import did_you_mean, either, meant
 from jjq.typenames import data_type
 
 DEFAULT_STORE = "jjq-data"
@@ -67,12 +67,12 @@ class Parser(argparse.ArgumentParser):
             return f"; write {' '.join((self.prog, *places))}"
         found = meant(options[0], [*self._option_string_actions, *places])
         if not found and (commands := meant(options[0], self._commands())):
-            return f"; did you mean {self.prog} {' or '.join(commands)}?"
+            return f"; did you mean {self.prog} {either(commands)}?"
         if not found and options[0] in _GROUPS:
             return "; a subscriber has a position that is kept: jjq pop SUBSCRIBER"
         if found and found[0] in places:
             return f"; {found[0]} has no option before it: {' '.join((self.prog, *places))}"
-        return f"; did you mean {' or '.join(found)}?" if found else ""
+        return f"; did you mean {either(found)}?" if found else ""
 
     def _below(self, given: str, known: bool) -> list[str]:
         """The commands of groups that are called so: `topic list` for `list`. Unless the word is `known` to mean another
@@ -96,7 +96,7 @@ class Parser(argparse.ArgumentParser):
             hint = did_you_mean(given, names)
             if place == "COMMAND":
                 if below := self._below(given, bool(hint)):
-                    hint = f"did you mean {' or '.join(below)}?"
+                    hint = f"did you mean {either(below)}?"
                 elif first := [each for each in self._given[:1] if each.startswith("--") and not self._has(each)]:
                     hint = self._hint(first).removeprefix("; ")  # Kafka's commands are options: topic --create
                 message = f"there is no command {given!r}; {hint or 'there are ' + ', '.join(names)}"

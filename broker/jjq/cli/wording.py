@@ -38,15 +38,19 @@ _SAID = (
 )
 _SEEK = re.compile(r"store\.subscriber\('([^']*)'\)\.seek\(\{(\d+): (\d+)\}\)")
 _METADATA = re.compile(r"; read\(metadata=\[.*?\]\) adds what is no column")
-_HANDLE = re.compile(
-    r"; use it with store\.subscriber\('[^']*'\)|; get it again with store\.topic\('[^']*'\), if it was made again"
+_MAKE = re.compile(
+    r"^(there is no subscriber '([^']*)'.*; make it) with create_subscriber, or `jjq subscriber create`$"
 )
+_USE = re.compile(r"; use it with store\.subscriber\('[^']*'\)")
+_HANDLE = re.compile(r"; get it again with store\.topic\('[^']*'\), if it was made again")
 
 
 def for_command_line(message: str) -> str:
     """An error's message in the words of the command line."""
+    message = _MAKE.sub(r"\1 with `jjq subscriber create TOPIC \2`", message)
     for python, typed in _SAID:
         message = message.replace(python, typed)
+    message = _USE.sub("; add --exist-ok to leave it as it is", message)
     message = _METADATA.sub("; --output json shows what is no column", message)
     message = _SEEK.sub(r"`jjq subscriber seek \1 \2=\3`", message)
     return _HANDLE.sub("", message)

@@ -39,6 +39,17 @@ _log = logging.getLogger("jjq.channel")
 _channels: weakref.WeakSet[Channel] = weakref.WeakSet()
 
 
+def too_late(channel: str, asked: int, expired: int, places: Iterable[tuple[int, int]]) -> DeliveryExpired:
+    """Of so many deliveries that a call was asked to settle so many had expired."""
+    which = f"{expired} of {asked} deliveries" if asked > 1 else "the delivery"
+    them, were = ("they", "were") if expired > 1 else ("it", "was")
+    return DeliveryExpired(
+        f"{which} of channel {channel!r} had expired: {them} timed out and {were} delivered again, to this consumer or another, "
+        f"or given up; or the channel was emptied",
+        expired=sorted(places),
+    )
+
+
 class Delivery:
     """A record in a consumer's hands: to be acknowledged, requeued, or touched for more time.
 
@@ -321,11 +332,8 @@ class Channel:
         if ring:
             presence.ring(self._store.path, self.id)
         if expired:
-            raise DeliveryExpired(
-                f"{len(expired)} of {len(deliveries)} deliveries of channel {self.name!r} had expired: they timed out and "
-                f"went to another consumer, or the channel was emptied",
-                expired=sorted({(partition, offset) for (_, _, offset), partition in expired.items()}),
-            )  # fmt: skip
+            places = {(partition, offset) for (_, _, offset), partition in expired.items()}
+            raise too_late(self.name, len(deliveries), len(expired), places)
 
     # --- the channel itself ------------------------------------------------------------------------------------------
 

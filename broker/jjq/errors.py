@@ -112,7 +112,8 @@ class ChannelNotFound(JjqError, KeyError):
 
 
 class DeliveryExpired(JjqError):
-    """Deliveries are no longer this consumer's: they timed out and went to another one, or the channel was emptied.
+    """Deliveries are no longer this consumer's: they timed out and were delivered again or given up, or the channel was
+    emptied.
 
     Whatever else the call was asked to do was done. `expired` are their (partition, offset) pairs.
     """

@@ -216,6 +216,7 @@ def test_of_two_deliveries_of_a_record_the_later_one_counts(consumer: Consumer, 
         handle.ack_many([before, after])
     assert caught.value.expired == [(0, 0)]
     assert (handle.counts().acked, handle.counts().in_flight) == (1, 0)
+    assert "it timed out and was delivered again, to this consumer or another" in str(caught.value)
     after.ack()  # as it was
     with pytest.raises(jjq.InvalidArgument):
         before.ack()

@@ -11,11 +11,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from jjq import wire
-from jjq.channel import Channel, Delivery
+from jjq.channel import Channel, Delivery, too_late
 from jjq.client.handle import RemoteHandle
 from jjq.clock import host
 from jjq.deferral import delay_us
-from jjq.errors import DeliveryExpired, InvalidArgument, StoreReadOnly
+from jjq.errors import InvalidArgument, StoreReadOnly
 from jjq.model import ChannelCounts, ConsumerInfo, Record
 from jjq.values import timeout_s, whole
 
@@ -169,11 +169,8 @@ class RemoteChannel(RemoteHandle, Channel):
                 elif how != "touched":
                     chosen[number]._settled = how
         if gone:
-            raise DeliveryExpired(
-                f"{len(gone)} of {len(chosen)} deliveries of channel {self.name!r} had expired: they timed out and went to "
-                f"another consumer, or the channel was emptied",
-                expired=sorted((chosen[each].record.partition, chosen[each].record.offset) for each in gone),
-            )
+            records = [chosen[each].record for each in gone]
+            raise too_late(self.name, len(chosen), len(gone), [(each.partition, each.offset) for each in records])
 
     def _unsettled(self, deliveries: Iterable[Delivery], how: str) -> list[Delivery]:
         self._check_open()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("jjq.spark")
 
-GO_ON = "To go on without them, set the option failOnDataLoss to false"
+GO_ON = "To go on all the same, set the option failOnDataLoss to false"
 
 
 class LossPolicy:

@@ -137,7 +137,9 @@ def test_a_deleted_topic_is_loss_and_said_once_for_ever(store: jjq.Store, caplog
     strict, lenient = stream(store, **options), stream(store, **options, failOnDataLoss="false")
     end, _ = advance(strict, through_json(strict.initialOffset()))
     store.delete_topic("t1")
-    with pytest.raises(DataLoss, match=r"topic 't1' is gone: it was deleted.*failOnDataLoss to false"):
+    with pytest.raises(
+        DataLoss, match=r"topic 't1' is gone: it was deleted\. To go on all the same, set .*failOnDataLoss to false"
+    ):
         strict.latestOffset(end, ALL)
     end, found = advance(lenient, end)
     assert (found, len(caplog.records)) == ([], 1)

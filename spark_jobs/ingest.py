@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from jjq.errors import StoreNotFound, TopicNotFound
-from spark_jobs import running
+from spark_jobs import csvfiles, running
 
 # A line that is not as the schema says: stop, make its values null, or leave it out. Spark's own default is null.
 MALFORMED = {"fail": "FAILFAST", "null": "PERMISSIVE", "drop": "DROPMALFORMED"}
@@ -46,7 +46,9 @@ def schema_of(spark: SparkSession, options: argparse.Namespace) -> StructType:
         require_fits(options, there)
         return there
     if options.schema:
-        return StructType.fromDDL(options.schema)
+        given = StructType.fromDDL(options.schema)
+        require_header(options, given.names, "--schema")
+        return given
     nothing = running.Refused(f"{options.files} has no rows, so nothing says what the columns are: give --schema")
     if not any(options.files.iterdir()):
         raise nothing
@@ -55,6 +57,11 @@ def schema_of(spark: SparkSession, options: argparse.Namespace) -> StructType:
     if options.format != "parquet" and found.isEmpty():  # of a first line alone each column would be text, for ever
         raise nothing
     return found.schema
+
+
+def require_header(options: argparse.Namespace, columns: list[str], of: str) -> None:
+    if options.format == "csv":
+        csvfiles.require_header(options.files, options.separator, options.checkpoint, columns, of)
 
 
 def require_fits(options: argparse.Namespace, there: StructType) -> None:
@@ -107,6 +114,9 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
     options = parser().parse_args(argv)
     if not options.files.is_dir():
         raise running.Refused(f"--files: {options.files} is not a directory")
+    if has_topic(options.store, options.output):
+        topic = running.find_topic(options.store, options.output, with_schema=True)
+        require_header(options, topic.schema.names, f"topic {topic.name!r}")
     with running.session("ingest", spark) as spark:
         schema = schema_of(spark, options)
         if options.key is not None and options.key not in schema.names:

@@ -163,6 +163,8 @@ def test_what_does_not_fit_the_columns_stops_the_job_and_nothing_is_written(
     words = ["--store", str(store.path), "--output", "t", "--files"]
     for name, text, wanted in (("value", "n,name\nmany,a\n", "many"), ("column", "n,nmae\n1,a\n", "nmae")):
         (tmp_path / name).mkdir()
+        (tmp_path / name / "0.csv").write_text("n,name\n")  # the first line of the first file is looked at before
+        os.utime(tmp_path / name / "0.csv", (1, 1))
         (tmp_path / name / "1.csv").write_text(text)
         checkpoint = ["--checkpoint", str(tmp_path / f"{name}-checkpoint")]
         code = running.run("ingest", lambda: ingest.main([*words, str(tmp_path / name), *checkpoint], spark))  # noqa: B023
@@ -174,6 +176,25 @@ def test_what_does_not_fit_the_columns_stops_the_job_and_nothing_is_written(
     assert topic.offsets()[0].end == 0
 
 
+def test_of_files_that_were_read_ingest_does_not_ask_what_the_topic_has_now(
+    spark: SparkSession, store: jjq.Store, tmp_path: Path
+) -> None:
+    store.create_topic("t", schema=pa.schema([("n", pa.int32())]))
+    files = tmp_path / "files of a"
+    files.mkdir()
+    (files / "1 ä%.csv").write_text("N\n1\n")
+    words = ["--store", str(store.path), "--files", str(files), "--checkpoint", str(tmp_path / "c"), "--output", "t"]
+    ingest.main(words, spark)
+    store.alter_topic("t", add_columns=pa.schema([("m", pa.int32())]))
+    (files / "2.csv").write_text("n,m\n2,3\n")
+    ingest.main(words, spark)
+    assert read(store, "t").to_pylist() == [{"n": 1, "m": None}, {"n": 2, "m": 3}]
+    (files / "3.csv").write_text("n\n4\n")
+    assert "3.csv lacks m; the columns of topic 't' are n, m:" in refused(ingest.main, words, spark)
+    other = [*words[:-3], str(tmp_path / "d"), "--output", "u", "--schema", "n INT, o INT"]
+    assert "lacks o; the columns of --schema are n, o:" in refused(ingest.main, other, spark)
+
+
 def test_ingest_says_what_is_missing(spark: SparkSession, store: jjq.Store, tmp_path: Path) -> None:
     files = tmp_path / "files"
     words = ["--store", str(store.path), "--files", str(files), "--checkpoint", str(tmp_path / "c"), "--output", "t"]
@@ -183,7 +204,7 @@ def test_ingest_says_what_is_missing(spark: SparkSession, store: jjq.Store, tmp_
         if text is not None:
             (files / "1.csv").write_text(text)
         assert "give --schema" in refused(ingest.main, words, spark)
-    assert "no column 'm'" in refused(ingest.main, [*words, "--schema", "n INT", "--key", "m"], spark)
+    assert "no column 'o'" in refused(ingest.main, [*words, "--schema", "n INT, m INT", "--key", "o"], spark)
     store.create_topic("t")
     assert "has no schema" in refused(ingest.main, words, spark)
 

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -67,6 +68,13 @@ def test_a_topic_that_is_missing_says_how_to_make_it(cli: Cli) -> None:
     cli.run("topic", "create", "logs")
     assert "did you mean 'logs'? `jjq topic create lgos` makes it" in cli.error("push", "lgos", code=1)
     assert "; there are logs; `jjq topic create other` makes it" in cli.error("push", "other", code=1)
+
+
+def test_a_rate_is_said_of_a_thousand_records_and_not_of_a_few(cli: Cli) -> None:
+    cli.run("topic", "create", "t")
+    assert re.fullmatch(r"1 record pushed to t in [\d.]+ s \(2 B\)\n", cli.text("push", "t", stdin=b"a\n"))
+    said = cli.text("push", "t", stdin=b"a\n" * 1000)
+    assert re.fullmatch(r"1,000 records pushed to t in [\d.]+ s \([\d,]+/s, 2.0 KiB\)\n", said)
 
 
 def test_what_a_full_topic_drops_is_counted(cli: Cli) -> None:

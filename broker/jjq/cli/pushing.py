@@ -22,6 +22,8 @@ from jjq.cli.progress import Progress
 from jjq.errors import JjqError
 from jjq.values import size
 
+_RATED = 1000  # records; with fewer a rate tells of the start of a process, or of who typed them
+
 
 def add_commands(commands: Commands) -> None:
     parser = add_command(
@@ -85,11 +87,11 @@ def _push(arguments: argparse.Namespace) -> int:
     elif result["duplicate"]:
         print(f"batch {arguments.batch} of writer {arguments.writer} was pushed before; nothing was pushed")
     else:
-        rate = result["records"] / max(result["seconds"], 0.001)
+        rate = f"{result['records'] / max(result['seconds'], 0.001):,.0f}/s, " if result["records"] >= _RATED else ""
         dropped = f", which is full and dropped {result['dropped']:,}," if result["dropped"] else ""
         print(
             f"{output.count(result['records'], 'record')} pushed to {topic.name}{dropped} in "
-            f"{output.span(result['seconds'])} ({rate:,.0f}/s, {output.size(result['bytes'])})"
+            f"{output.span(result['seconds'])} ({rate}{output.size(result['bytes'])})"
         )
     return OK
 

@@ -109,9 +109,11 @@ def require_whole(place: Place) -> str:
     """What `jjq verify` says of a store without a problem, in a few words. Raises Different where it has one."""
     with jjq.open(place.store, read_only=True) as store:
         report = store.verify()
+        rows = {topic.name: sum(each.end - each.start for each in topic.offsets()) for topic in store.topics()}
     if not report.ok:
         raise Different(str(report))
-    return f"{report.records:,} records in {report.segments} segments, every checksum right"
+    by_topic = ", ".join(f"{number:,} in {name}" for name, number in rows.items())
+    return f"{report.records:,} records ({by_topic}) in {report.segments} segments, every checksum right"
 
 
 def run_killed(place: Place, rows_per_batch: int, kill_at_rows: int, log: Path | None = None) -> tuple[int, int, int]:
@@ -259,6 +261,8 @@ def main() -> int:
         with working_directory(options.store, options.keep) as directory:
             demo(directory, options.fast, options.picture.resolve())
             print(f"\nAll three results are the same to the row. {time.monotonic() - began:.0f} s in all.")
+            left = "" if options.keep or options.store else "; the stores are removed, --keep leaves them to look at"
+            print(f"The picture is {options.picture.resolve()}{left}.")
     except Different as error:
         print(f"\nNot as it must be.\n{error}", file=sys.stderr)
         return 1

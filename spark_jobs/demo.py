@@ -29,6 +29,7 @@ import pyarrow as pa
 
 import jjq
 from jjq.errors import JjqError, TopicNotFound
+from jjq.values import counted
 from spark_jobs import nyc2013, reference
 from spark_jobs.picture import draw
 from spark_jobs.submit import ROOT, Figures, Job, JobError
@@ -96,7 +97,7 @@ def require_same(actual: pa.Table, wanted: pa.Table, what: str) -> None:
         return
     have, want = (Counter(zip(*(c.to_pylist() for c in t.columns), strict=True)) for t in (actual, wanted))
     surplus, missing = have - want, want - have
-    lines = [f"{what}: {actual.num_rows:,} rows, {wanted.num_rows:,} expected"]
+    lines = [f"{what}: {counted(actual.num_rows, 'row')}, {wanted.num_rows:,} expected"]
     if actual.schema != wanted.schema:
         lines += [f"columns {actual.schema.to_string()}", f"instead of {wanted.schema.to_string()}"]
     for name, rows in (("surplus", surplus), ("missing", missing)):
@@ -113,7 +114,7 @@ def require_whole(place: Place) -> str:
     if not report.ok:
         raise Different(str(report))
     by_topic = ", ".join(f"{number:,} in {name}" for name, number in rows.items())
-    return f"{report.records:,} records ({by_topic}) in {report.segments} segments, every checksum right"
+    return f"{counted(report.records, 'record')} ({by_topic}) in {counted(report.segments, 'segment')}, every checksum right"
 
 
 def run_killed(place: Place, rows_per_batch: int, kill_at_rows: int, log: Path | None = None) -> tuple[int, int, int]:
@@ -152,7 +153,7 @@ def show_push(topic: str, rows: int, of: int, seconds: float) -> None:
 def show_run(figures: Figures, seconds: float) -> None:
     rate = figures.rows / figures.seconds
     print(
-        f"   {figures.rows:,} records in {figures.batches} micro-batches, {figures.seconds:.1f} s, {rate:,.0f}/s",
+        f"   {counted(figures.rows, 'record')} in {counted(figures.batches, 'micro-batch', 'micro-batches')}, {figures.seconds:.1f} s, {rate:,.0f}/s",
         end="",
     )
     print(f"; {seconds:.1f} s with the start of Spark")
@@ -205,22 +206,24 @@ def demo(directory: Path, fast: bool, picture: Path) -> None:
     delays = result(first)
     frame = show_result(delays)
     draw(frame, picture)
-    print(f"\n   {delays.num_rows:,} rows; delay against wind and visibility: {picture}")
+    print(f"\n   {counted(delays.num_rows, 'row')}; delay against wind and visibility: {picture}")
 
     heading(4, "The same in a second store, killed half-way and started again")
     push(second, tables, lambda *_: None)
-    rows, in_log, counted = run_killed(second, per_batch, delays.num_rows // 2)
-    print(f"   SIGKILL with {rows:,} rows in delays: {in_log} micro-batches in the log, {counted} in the checkpoint")
+    rows, in_log, in_checkpoint = run_killed(second, per_batch, delays.num_rows // 2)
+    print(
+        f"   SIGKILL with {counted(rows, 'row')} in delays: {counted(in_log, 'micro-batch', 'micro-batches')} in the log, {in_checkpoint} in the checkpoint"
+    )
     print("   the same command again, which begins with the first batch that the checkpoint does not count", flush=True)
     with Job(second.store, second.checkpoint, per_batch) as job:
         job.wait(JOB_SECONDS)
     require_same(result(second), delays, "the job killed and started again")
-    print(f"   the same {delays.num_rows:,} rows; the store is whole: {require_whole(second)}")
+    print(f"   the same {counted(delays.num_rows, 'row')}; the store is whole: {require_whole(second)}")
 
     heading(5, "Plain pandas, from the CSV files")
     began = time.monotonic()
     require_same(delays, expected(sources, until, delays.schema), "Spark's result against pandas'")
-    print(f"   the same {delays.num_rows:,} rows, {time.monotonic() - began:.1f} s")
+    print(f"   the same {counted(delays.num_rows, 'row')}, {time.monotonic() - began:.1f} s")
 
 
 @contextlib.contextmanager

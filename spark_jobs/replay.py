@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from pyspark.sql import DataFrame, SparkSession
 
 import jjq
+from jjq.values import counted
 from spark_jobs import running
 
 
@@ -107,7 +108,7 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
         if options.name is not None:
             writer = writer.option("writerId", options.name).option("batchId", 0)
         writer.save(str(options.store))
-    print(f"replay: {target_rows(options) - before:,} rows more in {options.output}")
+    print(f"replay: {counted(target_rows(options) - before, 'row')} more in {options.output}")
 
 
 def target_rows(options: argparse.Namespace) -> int:

@@ -23,6 +23,7 @@ from jjq.clock import parse_instant
 from jjq.errors import InvalidArgument, JjqError
 from jjq.hints import did_you_mean
 from jjq.model import check_name
+from jjq.values import counted
 
 FOLLOW_SECONDS = 1.0
 NO_WATERMARK = (
@@ -246,7 +247,7 @@ def run_query(writer: DataStreamWriter, options: argparse.Namespace, name: str) 
             batches, rows = follow(query)
         finally:
             query.stop()  # where it was interrupted; the micro-batch at hand is done again by the next run
-    print(f"{name}: {rows:,} rows in {batches} micro-batches", flush=True)
+    print(f"{name}: {counted(rows, 'row')} in {counted(batches, 'micro-batch', 'micro-batches')}", flush=True)
 
 
 @contextlib.contextmanager
@@ -298,7 +299,7 @@ def follow(query: StreamingQuery) -> tuple[int, int]:
         for batch in query.recentProgress:
             if batch.batchId > last:
                 last, batches, rows = batch.batchId, batches + 1, rows + batch.numInputRows
-                line = f"  batch {last:3}  {batch.numInputRows:7,} rows  {batch.batchDuration / 1000:5.1f} s"
+                line = f"  batch {last:3}  {batch.numInputRows:7,} {'row ' if batch.numInputRows == 1 else 'rows'}  {batch.batchDuration / 1000:5.1f} s"
                 if batch.eventTime.get("watermark", NO_WATERMARK) > NO_WATERMARK:
                     line += f"  watermark {batch.eventTime['watermark'][:16]}"
                 print(line, flush=True)

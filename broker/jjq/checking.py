@@ -26,6 +26,7 @@ import pyarrow as pa
 from jjq.model import Record
 from jjq.store import Store, open_store
 from jjq.topic import Topic
+from jjq.values import counted
 
 _BATCH = 200  # records of an exactly-once batch
 _VALUE_BYTES = 100
@@ -57,12 +58,12 @@ class CheckReport:
 
     def __str__(self) -> str:
         did = (
-            f"{self.producers} producers pushed {self.records:,} records, {self.consumers} consumers read {self.read:,}, "
-            f"{self.kills} kills, {self.seconds:.1f} s"
+            f"{counted(self.producers, 'producer')} pushed {counted(self.records, 'record')}, {counted(self.consumers, 'consumer')} read "
+            f"{self.read:,}, {counted(self.kills, 'kill')}, {self.seconds:.1f} s"
         )
         if self.ok:
             return f"ok: in order, whole, without duplicates. {did}"
-        return "\n".join([f"NOT OK: {len(self.problems)} problems. {did}", *self.problems])
+        return "\n".join([f"NOT OK: {counted(len(self.problems), 'problem')}. {did}", *self.problems])
 
 
 class Marks:
@@ -163,7 +164,7 @@ def _run(store: Store, topic: Topic, report: CheckReport, seconds: float, chance
     report.acknowledged = sum(each.acknowledged for each in pushing)
     report.read = sum(sum(each.marks.next.values()) for each in reading)
     report.problems += [
-        f"producer {each.partition}: {each.acknowledged:,} records were acknowledged, {ends[each.partition]:,} are there"
+        f"producer {each.partition}: {counted(each.acknowledged, 'record was', 'records were')} acknowledged, {ends[each.partition]:,} are there"
         for each in pushing
         if ends[each.partition] < each.acknowledged
     ]

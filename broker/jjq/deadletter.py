@@ -23,6 +23,7 @@ from jjq.headers import headers_array
 from jjq.lookahead import key_hash, rows_at
 from jjq.model import EPHEMERAL, Record, check_name
 from jjq.records import METADATA
+from jjq.values import counted
 
 if TYPE_CHECKING:
     from jjq.store import Store
@@ -90,9 +91,10 @@ def _move(store: Store, topic: Topic, channel: ChannelRow, state: ChannelState, 
         raise
     first = leases[0]
     _log.info(
-        "channel %r of topic %r gave up %d records, the first at offset %d of partition %d after %d attempts (%s): "
-        "they are in topic %r",
-        channel.name, topic.name, len(headers), first.start, first.partition, first.attempts, first.reason, dead.name,
+        "channel %r of topic %r gave up %s, the first at offset %d of partition %d after %s (%s): in topic %r "
+        "now",
+        channel.name, topic.name, counted(len(headers), "record"), first.start, first.partition,
+        counted(first.attempts, "attempt"), first.reason, dead.name,
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from jjq.clock import now_us
 from jjq.config import TopicConfig
 from jjq.errors import JjqError, RecordTooLarge, TopicDeleted, TopicFull, TopicNotFound
 from jjq.interest import alive, reached
+from jjq.values import counted
 
 if TYPE_CHECKING:
     from jjq.store import Store
@@ -142,7 +143,7 @@ class Bound:
             )
         if self._policy == "refuse":
             raise TopicFull(
-                f"topic {self._topic.name!r} is full: {end - floor} of at most {self._max} records wait to be read; "
+                f"topic {self._topic.name!r} is full: {end - floor:,} of at most {counted(self._max, 'record')} still to be read; "
                 f"push again when its readers have caught up"
             )
         self._count(rows)

@@ -25,7 +25,7 @@ from jjq.log.reader import File, LogReader
 from jjq.log.sealed import SealedReader
 from jjq.log.stream import StreamReader
 from jjq.model import Segment
-from jjq.values import shown
+from jjq.values import counted, shown
 
 DEFAULT_BYTES = 256 << 20
 _MOST_FILES = 64  # open at once: each takes descriptors or a mapping
@@ -149,7 +149,9 @@ class HotStore:
 
     def __repr__(self) -> str:
         with self._mutex:
-            return f"<HotStore {len(self._held)} segments, {self._bytes_locked()} of {self.budget_bytes} bytes>"
+            return (
+                f"<HotStore {counted(len(self._held), 'segment')}, {self._bytes_locked()} of {self.budget_bytes} bytes>"
+            )
 
     def near(self, label: str) -> Near:
         return Near(self, label)

@@ -31,7 +31,7 @@ from jjq.model import Segment
 from jjq.removal import Removal
 from jjq.reports import MaintenanceReport, Progress, no_progress
 from jjq.topics import say_unknown
-from jjq.values import whole
+from jjq.values import counted, whole
 
 if TYPE_CHECKING:
     from jjq.store import Store
@@ -227,9 +227,10 @@ class Maintenance:
         if lowest is None:
             return gone
         read = [each for each in gone if each.end <= lowest.offset]
-        if len(read) < len(gone):
+        late = len(gone) - len(read)
+        if late:
             self.report.waiting.append(
-                f"{topic.name} partition {partition}: {len(gone) - len(read)} segments past the retention wait for "
+                f"{topic.name} partition {partition}: {counted(late, 'segment past the retention waits', 'segments past the retention wait')} for "
                 f"{lowest.who}, which is at offset {lowest.offset}"
             )
         return read

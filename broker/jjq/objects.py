@@ -27,6 +27,7 @@ from jjq.clock import now_us
 from jjq.errors import DamagedSegment, InvalidArgument, JjqError, SchemaMismatch, StoreError
 from jjq.headers import check_headers
 from jjq.model import Position, Record
+from jjq.values import counted
 
 if TYPE_CHECKING:
     from jjq.store import Store
@@ -317,7 +318,9 @@ def problems(store: Store) -> list[tuple[str, str]]:
         except InvalidArgument:
             # A push that is under way, or has died, may not have come to its object; where its record may be there, it had.
             if records := store.catalog.driver.rows("begun_references", hash=info.hash):
-                found.append((path, f"the object is missing; {len(records)} records refer to it"))
+                found.append(
+                    (path, f"the object is missing; {counted(len(records), 'record refers', 'records refer')} to it")
+                )
         except DamagedSegment:
             found.append((path, "the object is not what was pushed"))
         except StoreError as error:

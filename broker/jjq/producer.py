@@ -39,7 +39,7 @@ from jjq.log.requests import MorePartitions
 from jjq.model import check_name
 from jjq.schema import rows_to_table, to_bytes
 from jjq.topics import at_first_use
-from jjq.values import between, living, shown, timeout_s, whole
+from jjq.values import between, counted, living, shown, timeout_s, whole
 
 if TYPE_CHECKING:
     from jjq.store import Store
@@ -254,7 +254,7 @@ class Producer:
             for batch in before:
                 batch.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
         except TimeoutError:
-            raise TimeoutError(f"{self._pending} records are not written yet") from None
+            raise TimeoutError(f"{counted(self._pending, 'record is', 'records are')} not written yet") from None
         finally:
             with self._mutex:
                 self._flushing -= 1
@@ -321,7 +321,8 @@ class Producer:
             self._tell_locked()
         batch.finish(error)
         if error is not None:
-            log.warning("%d records for topic %r were not written: %s", rows, batch.topic.name, error)
+            were = "was" if rows == 1 else "were"
+            log.warning("%s for topic %r %s not written: %s", counted(rows, "record"), batch.topic.name, were, error)
             if self._on_error is not None:
                 for index in range(rows):
                     try:
@@ -420,7 +421,10 @@ def _write_at_exit(write: Callable[[], object]) -> None:
     except KeyboardInterrupt:
         atexit.unregister(_write_at_exit)  # nor does anybody wait again
         left = sum(each._pending for each in living(_producers))
-        log.warning("interrupted as the process ends: %d records that were pushed are not written", left)
+        log.warning(
+            "interrupted as the process ends: %s not written",
+            counted(left, "record that was pushed is", "records that were pushed are"),
+        )
 
 
 # As early as can be: what is registered later is called before, and may push.

@@ -35,7 +35,7 @@ from jjq.hints import keywords_of
 from jjq.interest import Interest, check_pattern, glob, reached
 from jjq.model import check_name
 from jjq.topics import at_first_use
-from jjq.values import each_of, flag, timeout_s
+from jjq.values import counted, each_of, flag, timeout_s
 from jjq.wake import until_found, wait_for
 
 if TYPE_CHECKING:
@@ -87,7 +87,11 @@ class PubSub:
             self._listener.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{len(self._names)} names, {len(self._patterns)} patterns"
+        state = (
+            "closed"
+            if self._closed
+            else f"{counted(len(self._names), 'name')}, {counted(len(self._patterns), 'pattern')}"
+        )
         return f"<PubSub {state}>"
 
     @property

@@ -14,6 +14,7 @@ from jjq.lookahead import Lookahead, rows_at
 from jjq.model import Record
 from jjq.records import to_records
 from jjq.topic import Topic
+from jjq.values import counted
 
 ENDS = (TopicDeleted, ChannelNotFound, StoreClosed)  # there is nothing more to be had
 FAILURES = (JjqError, OSError, pa.ArrowException)  # of one partition, or one record: others may be well
@@ -111,15 +112,16 @@ class Receiving:
         if lost is not None:
             _log.warning(
                 "channel %r of topic %r goes back to offset %d of partition %d, where that ended after a power cut or a "
-                "failed sync; %d records beyond it were not acknowledged",
-                self._channel.name, self._topic.name, to[0], partition, lost,
+                "failed sync; %s not acknowledged",
+                self._channel.name, self._topic.name, to[0], partition,
+                counted(lost, "record beyond it was", "records beyond it were"),
             )  # fmt: skip
         self.learn(self._state.places())
 
     def _warn(self, partition: int, lost: int) -> None:
         _log.warning(
-            "channel %r of topic %r: %d records of partition %d were gone before they were acknowledged",
-            self._channel.name, self._topic.name, lost, partition,
+            "channel %r of topic %r: %s of partition %d %s not acknowledged and not there any more",
+            self._channel.name, self._topic.name, counted(lost, "record"), partition, "was" if lost == 1 else "were",
         )  # fmt: skip
 
     # --- what was given ----------------------------------------------------------------------------------------------

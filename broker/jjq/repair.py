@@ -41,6 +41,7 @@ from jjq.model import Segment
 from jjq.rebuild import Rebuild
 from jjq.reports import LostRange, Progress, RepairReport, no_progress
 from jjq.store import Store
+from jjq.values import counted
 
 _EVER = 1 << 62
 _MISPLACED = "the store has a file where this is none, or a directory"
@@ -391,7 +392,7 @@ class Repair:
             )
         if filled:
             self._report.notes.append(
-                f"{filled} partitions had no position of a subscriber or channel; they are read from 0"
+                f"{counted(filled, 'partition')} had no position of a subscriber or channel, {'which is' if filled == 1 else 'which are'} read from 0"
             )
         for each in self._catalog.subscribers():
             for partition, (offset, lineage) in self._catalog.cursors(each.id).items():

@@ -38,7 +38,7 @@ from jjq.schema import (
     to_table,
     without_index,
 )
-from jjq.values import each_of, flag, shown, whole
+from jjq.values import counted, each_of, flag, shown, whole
 
 if TYPE_CHECKING:
     from jjq.catalog.base import Catalog
@@ -426,7 +426,7 @@ def _again(
 
 
 def _rows(counts: Counter[str]) -> str:
-    return ", ".join(f"{count:,} rows into {topic!r}" for topic, count in sorted(counts.items())) or "no rows"
+    return ", ".join(f"{counted(count, 'row')} into {topic!r}" for topic, count in sorted(counts.items())) or "no rows"
 
 
 def _check_owner(owner: object) -> tuple[str, int]:

@@ -32,7 +32,7 @@ from jjq.log.stream import stream_paths
 from jjq.model import EPHEMERAL, TopicOffsets, check_name
 from jjq.schema import add_columns, check_schema
 from jjq.unmade import Unmade
-from jjq.values import each_of, flag
+from jjq.values import counted, each_of, flag
 
 if TYPE_CHECKING:
     from jjq.store import Store
@@ -203,7 +203,7 @@ def alter(
         count = topic.partitions if wanted is None else wanted
         if count < topic.partitions:
             raise InvalidArgument(
-                f"topic {topic.name!r} has {topic.partitions} partitions and cannot have fewer: the records of those beyond "
+                f"topic {topic.name!r} has {counted(topic.partitions, 'partition')} and cannot have fewer: the records of those beyond "
                 f"{count} would go, and with them what positions in them mean; make another topic and copy to it"
             )
         _close_all_locked(store, topic, logs, "altered")

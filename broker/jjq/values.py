@@ -28,9 +28,9 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text):,} characters)"
 
 
-def counted(number: int, what: str) -> str:
-    """`1 record`, `1,234 records`"""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def counted(number: int, one: str, more: str | None = None) -> str:
+    """`1 record`, `1,234 records`; `more` where it is not `one` with an s."""
+    return f"{number:,} {one if number == 1 else more or one + 's'}"
 
 
 def sized(count: float) -> str:

@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from jjq.errors import Forbidden, InvalidArgument, JjqError, StoreNotFound, TopicNotFound
 from jjq.model import check_name
+from jjq.values import counted
 from pyspark_jjq.columns import Destination, destination
 from pyspark_jjq.options import SinkOptions, parse_sink, tell_ignored
 from pyspark_jjq.stores import open_store, patiently
@@ -138,7 +139,7 @@ def discard(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]
         open_store(options.path).discard(files)
     except JjqError as error:
         # The write has failed already, and its reason is what the user must see.
-        log.warning("%d staged files of a failed write were left for maintenance: %s", len(files), error)
+        log.warning("%s of a failed write left for maintenance: %s", counted(len(files), "staged file"), error)
 
 
 class BatchWriter(DataSourceArrowWriter):

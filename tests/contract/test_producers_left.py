@@ -174,8 +174,8 @@ def test_who_closes_a_store_waits_no_longer_than_its_producers_try(
         patched.setattr(files, "datasync", full)
         store.close()
     assert all(isinstance(future.exception(0), jjq.StoreError) for future in futures)
-    assert [each.getMessage().partition(":")[0] for each in caplog.records if "were not written" in each.message] == [
-        f"1 records for topic '{name}' were not written" for name in "ab"
+    assert [each.getMessage().partition(":")[0] for each in caplog.records if "not written" in each.message] == [
+        f"1 record for topic '{name}' was not written" for name in "ab"
     ]
 
 
@@ -261,6 +261,6 @@ def test_an_interrupt_ends_the_wait_of_a_process_that_ends(store: jjq.Store) -> 
         os.kill(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert "1000 records that were pushed are not written" in said
+    assert "1,000 records that were pushed are not written" in said
     assert "Traceback" not in said
     assert store.topic("t").offsets()[0].end == 0

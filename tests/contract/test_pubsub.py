@@ -21,7 +21,7 @@ def test_messages_and_confirmations_have_the_shape_of_redis(store: jjq.Store, re
             {"type": "psubscribe", "pattern": None, "channel": b"n*", "data": 3},
         ]
         assert subscription.id is not None
-        assert repr(subscription) == "<PubSub 2 names, 1 patterns>"
+        assert repr(subscription) == "<PubSub 2 names, 1 pattern>"
         other = reopen()
         assert (other.publish("news", b"1"), other.publish("sports", "2"), other.publish("else", b"3")) == (2, 1, 0)
         assert [subscription.get_message(timeout=60) for _ in range(3)] in (

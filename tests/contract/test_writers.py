@@ -106,7 +106,7 @@ def test_a_batch_that_was_committed_into_one_topic_is_refused_for_another(store:
     first, second = store.create_topic("first"), store.create_topic("second")
     table = pa.table({"value": [b"a"]})
     first.push_table(table, writer_id="w", batch_id=1)
-    with pytest.raises(jjq.WriterConflict, match="with 1 rows into 'first', and this one has 1 rows into 'second'"):
+    with pytest.raises(jjq.WriterConflict, match="with 1 row into 'first', and this one has 1 row into 'second'"):
         second.push_table(table, writer_id="w", batch_id=1)
     second.push_table(table.slice(0, 0), writer_id="w", batch_id=2)
     with pytest.raises(jjq.WriterConflict, match="with no rows, and this"):
@@ -259,7 +259,7 @@ def test_a_batch_twice_in_one_run_is_refused_and_in_the_next_run_counted_once(
     topic = store.create_topic("t")
     store.commit(staged(store, b"a"), "w", 1, "query", run_id="one")
     with pytest.raises(
-        jjq.WriterConflict, match="batch 1 of writer 'w' was committed before by the same run, with 1 rows"
+        jjq.WriterConflict, match="batch 1 of writer 'w' was committed before by the same run, with 1 row "
     ):
         store.commit(staged(store, b"b"), "w", 1, "query", run_id="one")
     # A restart brings the first write again, and after it the second one, which is no more right than it was.

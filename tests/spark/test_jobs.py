@@ -486,7 +486,7 @@ def test_spark_submit_runs_a_job_as_the_page_says(tmp_path: Path) -> None:
         timeout=SUBMIT_SECONDS,
     )
     assert done.returncode == 0, done.stderr
-    assert "ingest: 2 rows in 1 micro-batches" in done.stdout
+    assert "ingest: 2 rows in 1 micro-batch\n" in done.stdout
     assert not [line for line in done.stderr.splitlines() if " INFO " in line or "ERROR" in line]
     assert read(tmp_path / "store", "flights").to_pylist() == [
         {"carrier": "AA", "delay": 4},

@@ -133,7 +133,7 @@ def test_what_is_gone_before_it_was_read_stops_a_job_that_says_how_to_go_on(
             store.topic("t").empty()
     assert running.run("archive", lambda: archive.main(words, spark)) == running.FAILED
     said = capfd.readouterr().err
-    assert "1 records are gone. To go on all the same, give --skip-lost" in said
+    assert "1 record is gone. To go on all the same, give --skip-lost" in said
     archive.main([*words, "--skip-lost"], spark)
     assert archived(spark, tmp_path / "archive") == [0, 1, 2, 4]
 

@@ -46,7 +46,7 @@ def test_a_report_says_in_its_first_word_whether_all_is_well() -> None:
         "ok: in order, whole, without duplicates. 2 producers pushed 1,000 records, 3 consumers"
     )
     report.problems.append("partition 0: ...")
-    assert str(report).splitlines()[0].startswith("NOT OK: 1 problems")
+    assert str(report).splitlines()[0].startswith("NOT OK: 1 problem. ")
     assert (report.ok, report.to_dict()["ok"]) == (False, False)
 
 

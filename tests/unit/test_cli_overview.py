@@ -112,7 +112,7 @@ def test_the_hot_store_shows_for_whom_it_holds_what() -> None:
         "budget_bytes": 1 << 20, "bytes": 2048, "hits": 5, "misses": 1, "prefetches": 2, "dropped": 0, "segments": [held],
     }  # fmt: skip
     found = "\n".join(lines(stats(1, hot=hot)))
-    assert "hot store: 2.0 KiB of 1.0 MiB, 5 hits, 1 misses, 2 loaded ahead" in found
+    assert "hot store: 2.0 KiB of 1.0 MiB, 5 hits, 1 miss, 2 loaded ahead" in found
     assert "abababab  t      sealed    70  2.0 KiB  billing, audit" in found
 
 

@@ -24,6 +24,18 @@ def files() -> list[Path]:
     return [path for path in found if path.is_file()]
 
 
+# A number, and words of which there may be one: that is what `jjq.values.counted` is for.
+NUMBERED = re.compile(
+    r"(?:%d|\{[^{}']*\}) (?:rows|records|micro-batches|segments|partitions|columns|files|attempts|problems|batches)\b(?!/)"
+)
+# Where there is never one, where it stands in a column, and in a comment of an event stream.
+NEVER_ONE = {
+    "{len(found)} segments", "{rows} records", "{len(reader)} batches", "{row[2]} partitions", "{written.row.partitions} partitions",
+    "{batch.num_columns:,} columns", "{MOST_COLUMNS:,} columns", "{MOST_AWAITED} partitions", "{count:,} partitions", "%d files",
+    "{rows:9,} records", "{lost} records", "{len(written)} files", "{len(self.schema)} columns",
+}  # fmt: skip
+
+
 def locked_requirements() -> list[str]:
     """Each requirement of the lock on one line, with its hashes, without comments."""
     lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
@@ -38,6 +50,17 @@ def test_no_file_is_over_one_mebibyte(files: list[Path]) -> None:
 def test_no_python_file_is_too_long_to_read(files: list[Path]) -> None:
     lines = {str(path.relative_to(ROOT)): path.read_bytes().count(b"\n") for path in files if path.suffix == ".py"}
     assert not {name: count for name, count in lines.items() if count > MAX_PYTHON_LINES}
+
+
+def test_no_message_says_1_records(files: list[Path]) -> None:
+    found = {
+        f"{path.relative_to(ROOT)}: {match}"
+        for path in files
+        if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in ("broker", "connector", "spark_jobs")
+        for match in NUMBERED.findall(path.read_text(encoding="utf-8"))
+        if match not in NEVER_ONE
+    }
+    assert found == set()
 
 
 def test_every_locked_requirement_is_pinned_and_hashed() -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import jjq
-from jjq.values import MOST, living, shown, timeout_s
+from jjq.values import MOST, counted, living, shown, timeout_s
 from tests.stores import assert_whole
 
 
@@ -33,6 +33,11 @@ class One:
 
 
 MORE = One()
+
+
+def test_of_what_there_is_one_it_is_said_so() -> None:
+    assert [counted(number, "record") for number in (0, 1, 1234)] == ["0 records", "1 record", "1,234 records"]
+    assert [counted(number, "batch is", "batches are") for number in (1, 2)] == ["1 batch is", "2 batches are"]
 
 
 def test_a_set_that_grows_as_it_is_listed_is_listed_whole() -> None:

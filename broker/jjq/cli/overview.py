@@ -156,7 +156,7 @@ def _hot(hot: Stats) -> list[str]:
     if not hot["hits"] + hot["misses"]:
         return []
     used, budget = output.size(hot["bytes"]), output.size(hot["budget_bytes"])
-    counts = f"{hot['hits']:,} hits, {hot['misses']:,} misses, {hot['prefetches']:,} loaded ahead"
+    counts = f"{output.count(hot['hits'], 'hit')}, {output.count(hot['misses'], 'miss', 'misses')}, {hot['prefetches']:,} loaded ahead"
     held = output.table_lines(
         ("SEGMENT", "TOPIC", "STATE", "FROM", "SIZE", "FOR"),
         [

@@ -7,7 +7,7 @@ import sys
 import time
 from types import TracebackType
 
-from jjq.cli.output import plain, size, span
+from jjq.cli.output import count, plain, size, span
 
 _EVERY_S = 0.1
 _BAR = 20
@@ -56,7 +56,7 @@ class Progress:
             parts.append(f"{part:4.0%} [{'#' * filled}{'.' * (_BAR - filled)}]")
         parts.append(f"{size(done)}, {size(done / spent_s)}/s")
         if rows is not None:
-            parts.append(f"{rows:,} rows, {rows / spent_s:,.0f}/s")
+            parts.append(f"{count(rows, 'row')}, {rows / spent_s:,.0f}/s")
         if self.total and 0 < done < self.total:
             parts.append(f"{span(spent_s * (self.total - done) / done)} left")
         return "  ".join(parts)

@@ -271,7 +271,7 @@ def _describe(arguments: argparse.Namespace) -> int:
 def _segment_limits(config: dict[str, Any]) -> str:
     limits = [output.size(config["segment_bytes"])]
     if config["segment_rows"] is not None:
-        limits.append(f"{output.number(config['segment_rows'])} records")
+        limits.append(output.count(config["segment_rows"], "record"))
     if config["segment_age_us"] is not None:
         limits.append(output.span(config["segment_age_us"] / 1_000_000))
     return "up to " + " or ".join(limits)

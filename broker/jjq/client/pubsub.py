@@ -14,7 +14,7 @@ from jjq.hints import keywords_of
 from jjq.interest import check_pattern, glob
 from jjq.model import check_name
 from jjq.pubsub import Message, PubSub
-from jjq.values import flag, timeout_s
+from jjq.values import counted, flag, timeout_s
 
 if TYPE_CHECKING:
     from jjq.client.store import RemoteStore
@@ -39,7 +39,8 @@ class RemotePubSub(RemoteHandle, PubSub):
 
     def __repr__(self) -> str:
         names, patterns = self._interest
-        return f"<PubSub {'closed' if self._closed else f'{len(names)} names, {len(patterns)} patterns'}>"
+        held = f"{counted(len(names), 'name')}, {counted(len(patterns), 'pattern')}"
+        return f"<PubSub {'closed' if self._closed else held}>"
 
     @property
     def id(self) -> str | None:

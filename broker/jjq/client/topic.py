@@ -25,7 +25,7 @@ from jjq.model import PartitionOffsets, Position, Record, SegmentInfo, Slice
 from jjq.records import METADATA, to_records
 from jjq.schema import RAW
 from jjq.topic import Headers, Timestamp, Topic
-from jjq.values import MOST, each_of, whole
+from jjq.values import MOST, counted, each_of, whole
 from jjq.wire import Ticket
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def read_ticket(connection: Connection, ticket: Ticket, schema: pa.Schema) -> It
                 break
         else:
             if rows < total:
-                raise StoreError(f"the broker sent {rows:,} rows of {total:,}, and said that this was all")
+                raise StoreError(f"of {counted(total, 'row')} the broker sent {rows:,}, and said that this was all")
 
 
 def _next(stream: flight.FlightStreamReader) -> pa.RecordBatch | None:

@@ -29,6 +29,7 @@ from jjq.log.stream import StreamReader, stream_paths
 from jjq.log.template import RowsTemplate
 from jjq.model import Segment
 from jjq.schema import SYSTEM_COLUMNS
+from jjq.values import counted
 
 _PIECE = 8 << 20
 _ENTRIES = 4096
@@ -245,7 +246,7 @@ def holds_nothing(directory: Path, uuid: str) -> bool:
 
 def _check_row(segment: Segment, end: int, low: int, high: int, wrong: Callable[[str], DamagedSegment]) -> None:
     if end != segment.end:
-        raise wrong(f"{end - segment.base} rows where the catalog says {segment.rows}")
+        raise wrong(f"{counted(end - segment.base, 'row')} where the catalog says {segment.rows:,}")
     # Records that were taken back may have lowered the row's minimum, which nothing relies on.
     if high != segment.max_ts or low < segment.min_ts:
         raise wrong("the timestamps are not those the catalog says")

@@ -20,6 +20,7 @@ import pyarrow as pa
 from crc32c import crc32c as crc32c
 
 from jjq.log import flat
+from jjq.values import counted
 
 FIELD_KEY = b"jjq"
 NO_MARK = (b"", 0)  # of who may send a message again, its name and the message's number: see `jjq.log.resent`
@@ -345,7 +346,7 @@ def check_sealed(head: bytes, columns: int) -> SealedField:
     except (ValueError, struct.error) as error:
         raise flat.NotAMessage("the batch's field is damaged") from error
     if count != columns or version != FORMAT_VERSION:
-        raise flat.NotAMessage(f"a batch of {count} columns, format version {version}")
+        raise flat.NotAMessage(f"a batch of {counted(count, 'column')}, format version {version}")
     # Its own checksum was zero when it was taken.
     blank = b2a_base64(raw[:_SEALED_CRC_AT] + bytes(4) + raw[_SEALED_CRC_AT + 4 :], newline=False)
     if crc32c(head[end:], crc32c(blank, crc32c(head[:at]))) != crc:

@@ -23,6 +23,7 @@ from jjq.log.projection import columns_of, output_schema, project
 from jjq.log.sealed import SealedReader, rebatch
 from jjq.log.stream import StreamReader, last_entry, stream_paths
 from jjq.model import Segment, SegmentInfo, Slice
+from jjq.values import counted
 
 LOST = "lost"  # kind of a segment row that stands for records that repair could not save
 _KEPT_BOUNDS = 1 << 14  # of columns of files, some hundred bytes each
@@ -286,7 +287,7 @@ class LogReader(Ends):
         gone = min(earliest, end) - asked
         return DataLoss(
             f"partition {partition} of topic {self.topic!r}: offset {asked} was asked for, the earliest left is "
-            f"{earliest}; {gone} records are gone",
+            f"{earliest}; {counted(gone, 'record is gone', 'records are gone')}",
             topic=self.topic, partition=partition, asked=asked, earliest=earliest, lost=gone,
         )  # fmt: skip
 

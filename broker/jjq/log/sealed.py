@@ -23,6 +23,7 @@ from jjq.log import format as fmt
 from jjq.log.mapping import mapped
 from jjq.log.stream import add_span, first_at_least
 from jjq.model import Segment, StagedFile
+from jjq.values import counted
 
 MAGIC = b"ARROW1\0\0"
 TAIL = b"ARROW1"
@@ -201,7 +202,7 @@ class SealedReader:
         with files.reading(self.path):
             self._data = mapped(self.path)
         if len(self._data) != segment.length:
-            raise self._damaged(f"{len(self._data)} bytes where the catalog says {segment.length}")
+            raise self._damaged(f"{counted(len(self._data), 'byte')} where the catalog says {segment.length:,}")
         try:
             self._blocks = self._read_blocks()
         except flat.NotAMessage as error:
@@ -308,7 +309,7 @@ class SealedReader:
         except OSError as error:
             raise files.translate(error, "read", self.path) from error
         if length < len(self._data):
-            raise self._damaged(f"{length} bytes where the catalog says {self.segment.length}")
+            raise self._damaged(f"{counted(length, 'byte')} where the catalog says {self.segment.length:,}")
 
     def is_compressed(self, number: int) -> bool:
         position, meta, _ = self._blocks[number]
@@ -335,7 +336,7 @@ class SealedReader:
         except (flat.NotAMessage, pa.ArrowInvalid, OSError) as error:
             raise self._damaged(str(error), number) from error
         if batch.num_rows != field.rows:
-            raise self._damaged(f"{batch.num_rows} rows where the batch says {field.rows}", number)
+            raise self._damaged(f"{counted(batch.num_rows, 'row')} where the batch says {field.rows:,}", number)
         return batch
 
     def _decode(self, message: pa.Buffer, head: bytes, columns: Sequence[int] | None) -> pa.RecordBatch:

@@ -23,6 +23,7 @@ from jjq.log.format import BATCH, CLOSE, ENTRY_SIZE, NO_TS, Entry
 from jjq.log.mapping import mapped
 from jjq.log.template import RowsTemplate
 from jjq.schema import binaries, integers
+from jjq.values import counted
 
 RUN_BYTES = 1 << 20  # messages are verified and handed on in runs of about this size
 _ENTRIES_AT_ONCE = 4096
@@ -338,7 +339,7 @@ class StreamReader:
             except (pa.ArrowInvalid, OSError) as error:
                 raise self._damaged(entry, str(error)) from error
             if batch.num_rows != entry.rows:
-                raise self._damaged(entry, f"{batch.num_rows} rows where the index says {entry.rows}")
+                raise self._damaged(entry, f"{counted(batch.num_rows, 'row')} where the index says {entry.rows:,}")
             yield entry.base, batch
             at += 1
 

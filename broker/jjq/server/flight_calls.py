@@ -32,7 +32,7 @@ from jjq.server.settings import ServerSettings
 from jjq.server.staged import check_staged
 from jjq.store import Store
 from jjq.topic import Topic
-from jjq.values import flag, shown
+from jjq.values import counted, flag, shown
 
 _TOPICS = 4096  # handles of topics that are kept,
 _FRESH_S = 2.0  # and how long: others may alter a topic's limits
@@ -69,7 +69,7 @@ class Served:
         with self._mutex:
             if self._streams >= most:
                 raise TooManyRequests(
-                    f"{most} streams of batches are open, as many as the broker takes (max_connections); try again later",
+                    f"{counted(most, 'stream of batches is', 'streams of batches are')} open, as many as the broker takes (max_connections); try again later",
                     retry_after=5.0,
                 )
             self._streams += 1

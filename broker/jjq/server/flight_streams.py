@@ -25,7 +25,7 @@ from jjq.server.flight_calls import MOST_RANGES, Call, listed, report, texts
 from jjq.server.flight_sessions import refuse_unknown
 from jjq.server.flight_staging import stage_of
 from jjq.topic import Topic
-from jjq.values import shown, whole
+from jjq.values import counted, shown, whole
 from jjq.wire import Ticket
 
 _MOST_TARGET = 16 << 20
@@ -302,6 +302,6 @@ def _stage(
             rows += batch.num_rows
         if rows != expected:
             # A connection that is lost looks from here like the end of what was sent.
-            raise flight.FlightUnavailableError(f"of {expected:,} rows {rows:,} have come")
+            raise flight.FlightUnavailableError(f"of {counted(expected, 'row')} {rows:,} have come")
         handle.taken.add(number)
     _tell(writer, wire.encode({"rows": rows}))

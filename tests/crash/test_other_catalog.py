@@ -69,7 +69,7 @@ def test_a_catalog_that_does_not_know_a_topic_is_made_again_and_no_record_is_put
     with jjq.open(path, maintenance=False) as store:
         for name in {"t", lost}:
             assert store.topic(name).read().read_all()["n"].to_pylist() == list(range(20))
-        assert store.topic(lost).push_table(pa.table({"n": range(15, 20)}), writer_id=name, batch_id=1).duplicate
+        assert store.topic(lost).push_table(pa.table({"n": range(15, 20)}), writer_id=lost, batch_id=1).duplicate
         assert_whole(store)
 
 

@@ -13,7 +13,7 @@ from spark_jobs.submit import Job, JobError
 
 TEN = datetime(2013, 1, 1, 10, tzinfo=UTC)
 UNTIL = datetime(2013, 1, 15, tzinfo=UTC)
-ROWS_PER_BATCH = 3_100  # five micro-batches, the last without a row
+ROWS_PER_BATCH = 3_100  # five micro-batches: the last has weather alone, and one without a row follows
 JOB_SECONDS = 480
 
 
@@ -70,7 +70,11 @@ def log(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.slow
 @pytest.mark.timeout(4 * JOB_SECONDS)
 @pytest.mark.parametrize(
-    "shares", [[0.5], pytest.param([0.0, 0.5], marks=pytest.mark.soak)], ids=["half-way", "at once and half-way"]
+    "shares",
+    # Flights must be left to read, also where a busy machine kills it a batch later: Spark forgets with a run how far each source was,
+    # and where one has nothing more, the last windows stay open.
+    [[0.25], pytest.param([0.0, 0.25], marks=pytest.mark.soak)],
+    ids=["amid it", "at once and amid it"],
 )
 def test_a_job_killed_and_started_again_writes_what_pandas_computes(
     spark: SparkSession, place: demo.Place, log: Path, shares: list[float]

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 
@@ -17,3 +17,17 @@ def traced(act: Callable[[], object], trace: Callable[[FrameType, str, Any], Any
     finally:
         sys.settrace(before)
     return False
+
+
+def at_first(
+    code: CodeType, line: int, error: type[BaseException] = KeyboardInterrupt
+) -> Callable[[FrameType, str, Any], Any]:
+    """Traces: Ctrl-C, or another exception, when that line is come to, once."""
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code is code and event in {"call", "line"} and frame.f_lineno == line:
+            sys.settrace(None)
+            raise error
+        return trace
+
+    return trace

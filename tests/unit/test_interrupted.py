@@ -28,7 +28,7 @@ from jjq.producer import Producer
 from jjq.staging import Stage
 from jjq.wake import Listener, wait_for
 from tests.stores import roll
-from tests.tracing import traced
+from tests.tracing import at_first, traced
 
 ENDINGS = (PartitionLog._tell, PartitionLog._leave)
 
@@ -44,18 +44,6 @@ def places(*functions: Any) -> list[tuple[CodeType, int]]:
 
 def named(value: object) -> str:
     return getattr(value, "co_name", None) or str(value)
-
-
-def at_first(code: CodeType, line: int) -> Callable[[FrameType, str, Any], Any]:
-    """Traces: Ctrl-C when that line is come to, once."""
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code is code and event in {"call", "line"} and frame.f_lineno == line:
-            sys.settrace(None)
-            raise KeyboardInterrupt
-        return trace
-
-    return trace
 
 
 def is_interrupted(act: Callable[[], object], code: CodeType, line: int) -> bool:

@@ -7,7 +7,7 @@ import itertools
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import pyarrow as pa
@@ -17,21 +17,11 @@ import jjq
 from jjq import feed, records
 from jjq.log.partition import PartitionLog
 from tests.stores import assert_whole
-from tests.tracing import traced
+from tests.tracing import at_first, traced
 
 
 class TooLong(Exception):
     pass
-
-
-def at_first(code: CodeType, line: int) -> Callable[[FrameType, str, Any], Any]:
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code is code and event in {"call", "line"} and frame.f_lineno == line:
-            sys.settrace(None)
-            raise TooLong
-        return trace
-
-    return trace
 
 
 WHERE = [
@@ -58,7 +48,7 @@ def test_a_push_that_such_an_exception_meets_is_not_acknowledged_without_being_t
             values, positions = [b"%d %d" % (number, i) for i in range(2)], []
             with contextlib.suppress(TooLong, jjq.StoreError):
                 push = functools.partial(topic.push_many, values)
-                traced(lambda push=push, to=positions: to.append(push()), at_first(function.__code__, line))
+                traced(lambda push=push, to=positions: to.append(push()), at_first(function.__code__, line, TooLong))
             for each in positions:
                 start = each.ranges[0].start
                 assert topic.read(start=start, end=start + 2).read_all()["value"].to_pylist() == values, line

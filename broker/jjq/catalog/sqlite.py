@@ -83,7 +83,9 @@ class Transaction:
     @property
     def connection(self) -> sqlite3.Connection:
         if self._driver._transaction is not self:  # else its statements would each be a transaction of their own
-            raise StoreError(f"a transaction of {self._driver.path} was ended by another use of it in the same thread")
+            raise StoreError(
+                f"a transaction of {self._driver.path} was ended by another use of it in the same thread, and nothing of it was done; try again"
+            )
         return self._connection
 
     def row(self, name: str, /, **values: Any) -> Row | None:

@@ -31,9 +31,11 @@ _ADVICE = {
     errno.ENOTDIR: "; a file lies where a directory belongs: move it away, or name another place",
     errno.ESPIPE: "; it is no file: run `jjq repair`, which moves it to quarantine",
 }
-# A lock of Linux's on the first byte that belongs, like flock, to the open file; the two know nothing of each other.
-_TURN = getattr(fcntl, "F_OFD_SETLKW", None)
-_TAKE, _GIVE = (struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 1, 0) for kind in (fcntl.F_WRLCK, fcntl.F_UNLCK))
+# Locks of Linux's on bytes that belong, like flock, to the open file; the two know nothing of each other.
+WAIT, TRY, _ASK = (getattr(fcntl, f"F_OFD_{name}", 0) for name in ("SETLKW", "SETLK", "GETLK"))
+TURNS = WAIT != 0  # whether the system has them
+_BYTES_LOCK = struct.Struct("hhqqi4x")
+SHARED, UNLOCKED = fcntl.F_RDLCK, fcntl.F_UNLCK
 _NO_SUCH_CALL = (errno.ENOSYS, errno.EINVAL, errno.ESPIPE, errno.EPERM)  # on this file system, or in this sandbox
 _IOV_MAX = 512  # POSIX promises 16, Linux and macOS take 1024
 
@@ -313,6 +315,24 @@ def lock(fd: int, *, shared: bool = False, wait: bool = True) -> bool:
     return True
 
 
+def bytes_lock(start: int, kind: int = fcntl.F_WRLCK, length: int = 1) -> bytes:
+    """A lock of so many bytes of a file, or its end, as `turn` takes it."""
+    return _BYTES_LOCK.pack(kind, os.SEEK_SET, start, length, 0)
+
+
+_FRONT, _LEAVE_FRONT = bytes_lock(0), bytes_lock(0, UNLOCKED)
+# `turn(fd, WAIT, lock)` and `turn(fd, TRY, lock)`, which raises BlockingIOError; `set_lock(fd, FREE)` unlocks. As functions of Python they
+# would have a line before which an interrupt could come.
+turn: Callable[[int, int, bytes], bytes] = fcntl.fcntl
+set_lock = fcntl.flock
+EXCLUSIVE, FREE = fcntl.LOCK_EX, fcntl.LOCK_UN
+
+
+def is_held(fd: int, start: int) -> bool:
+    """Whether somebody else has the lock of this byte."""
+    return bool(_BYTES_LOCK.unpack(turn(fd, _ASK, bytes_lock(start)))[0] != UNLOCKED)
+
+
 def lock_in_turn(fd: int) -> None:
     """flock, such that who has just let go does not have it again before one who waits.
 
@@ -320,19 +340,19 @@ def lock_in_turn(fd: int) -> None:
     runs already. So one waits in front, holding the turn, and the others wait for the turn: of two locks the one who runs
     can take only the first ahead of somebody. Costs two system calls; where there is no such lock it is a plain flock.
     """
-    if _TURN is None:
+    if not TURNS:
         fcntl.flock(fd, fcntl.LOCK_EX)
         return
     try:  # in front of both: an interrupt between the two must not leave a turn to somebody who never locks
-        fcntl.fcntl(fd, _TURN, _TAKE)
+        turn(fd, WAIT, _FRONT)
         fcntl.flock(fd, fcntl.LOCK_EX)
     finally:
-        fcntl.fcntl(fd, _TURN, _GIVE)
+        turn(fd, TRY, _LEAVE_FRONT)
 
 
-# `set_lock(fd, FREE)` unlocks. As a function of Python it would have a line before which an interrupt could come.
-set_lock = fcntl.flock
-EXCLUSIVE, FREE = fcntl.LOCK_EX, fcntl.LOCK_UN
+def try_turn(fd: int) -> bool:
+    """`lock_in_turn` where nobody has it or waits for it, else False."""
+    return not (TURNS and is_held(fd, 0)) and lock(fd, wait=False)
 
 
 @contextlib.contextmanager

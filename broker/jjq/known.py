@@ -82,7 +82,7 @@ class Known:
             return False
         if len(parts) == 4 and parts[2].isdecimal() and layout.segment_file(name) is not None:
             return self._knows_segment(path, parts[1], int(parts[2]))
-        lock = len(parts) == 4 and parts[2].isdecimal() and name == "lock"
+        lock = len(parts) == 4 and parts[2].isdecimal() and name in layout.PARTITION_FILES
         if lock or (len(parts) == 3 and name == layout.TOPIC_FILE):
             return self._catalog.topic_by_id(parts[1]) is not None or self._catalog.is_garbage(f"topics/{parts[1]}")
         return False

@@ -22,6 +22,7 @@ SUFFIXES = (".arrows", ".index", ".arrow", ".json")
 # Made by `files.write_small` and gone after it, unless the process died in between.
 UNFINISHED = ".new"
 TOPIC_FILE = "topic.json"
+PARTITION_FILES = ("lock", "waiting")  # of a partition's directory, beside its segments
 CATALOG_FILES = ("catalog.db", "catalog.db-wal", "catalog.db-shm")
 BACKUP = "catalog.backup.db"
 REBUILT = "catalog.rebuilt.db"
@@ -158,7 +159,7 @@ def misplaced(store: Path) -> list[Path]:
     for topic in topic_directories(store):
         known += [p for p in _listed(topic) if p.name.isdecimal() or p.name == TOPIC_FILE]
         for partition in partition_directories(topic):
-            known += [p for p in _listed(partition) if p.name == "lock" or segment_file(p.name) is not None]
+            known += [p for p in _listed(partition) if p.name in PARTITION_FILES or segment_file(p.name) is not None]
     for directory in _listed(store / "objects"):
         if _DIRECTORY.fullmatch(f"objects/{directory.name}"):
             known += [directory, *(p for p in _listed(directory) if is_object(p.relative_to(store).as_posix()))]

@@ -172,7 +172,7 @@ class Removal:
             return 0
         for partition in layout.partition_directories(directory):
             for path in sorted(partition.iterdir()):
-                if path.name == "lock" or layout.segment_file(path.name) is not None:
+                if path.name in layout.PARTITION_FILES or layout.segment_file(path.name) is not None:
                     count += self._remove(path)
                 else:
                     kept.append(str(path.relative_to(self._store.path)))

@@ -28,7 +28,7 @@ KINDS = {
     "begin_writing": "writeback",
 }  # fmt: skip
 PLAIN = {
-    "size", "identity", "is_named", "link_of", "places", "read", "ring", "write_small", "move", "lock", "lock_in_turn", "translated", "translate", "reading",
+    "size", "identity", "is_named", "link_of", "places", "read", "ring", "write_small", "move", "lock", "lock_in_turn", "try_turn", "is_held", "bytes_lock", "translated", "translate", "reading",
     "wait_written", "opened_by",
 }  # fmt: skip
 # The steps of a catalog transaction: failing at `begin` or `commit` undoes it, at `committed` it is done but not known.

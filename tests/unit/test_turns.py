@@ -120,14 +120,14 @@ def test_an_interrupt_before_the_lock_leaves_no_turn(path: Path) -> None:
         finally:
             sys.settrace(before)
         files.set_lock(mine, files.FREE)
-        fcntl.fcntl(other, fcntl.F_OFD_SETLK, files._TAKE)  # raises if the turn is taken
+        fcntl.fcntl(other, fcntl.F_OFD_SETLK, files._FRONT)  # raises if the turn is taken
         files.close(mine)
         files.close(other)
     assert interrupted >= 3
 
 
 def test_without_such_locks_it_is_a_lock_all_the_same(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_TURN", None)
+    monkeypatch.setattr(files, "TURNS", False)
     mine, other = files.open_rw(path), files.open_rw(path)
     files.lock_in_turn(mine)
     assert not files.lock(other, wait=False)
@@ -138,7 +138,8 @@ def test_without_such_locks_it_is_a_lock_all_the_same(path: Path, monkeypatch: p
 
 
 OPERATIONS: tuple[tuple[Any, Callable[[jjq.Topic], object], str], ...] = (
-    (PartitionLog._write_value, lambda topic: topic.push(b"a"), "topics/{id}/0/lock"),
+    (PartitionLog._write_value, lambda topic: topic.push(b"a" * 4096), "topics/{id}/0/lock"),  # too much to be shared
+    (PartitionLog._write_together, lambda topic: topic.push(b"a"), "topics/{id}/0/lock"),
     (PartitionLog._write, lambda topic: topic.push("a", key="k"), "topics/{id}/0/lock"),
     (PartitionLog.exclusive, lambda topic: topic.push_table(pa.table({"value": ["a"]}), writer_id="w", batch_id=1),
      "topics/{id}/0/lock"),
@@ -155,7 +156,7 @@ def test_an_interrupt_right_after_a_lock_leaves_it_free(
 ) -> None:  # fmt: skip
     code = inspect.unwrap(function).__code__
     lines, first = inspect.getsourcelines(inspect.unwrap(function))
-    locking = [first + number for number, line in enumerate(lines) if re.search(r"\.(lock|_lock)\(", line)]
+    locking = [first + number for number, line in enumerate(lines) if re.search(r"\.(lock|_lock|try_turn)\(", line)]
     assert locking
     with jjq.open(tmp_path / "store", maintenance=False) as store:
         topic = store.create_topic("t")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +185,10 @@ class ActiveFile:
             if entry.flags & SYNCED:
                 self.synced_offset, self.synced_position = entry.end, entry.end_position
 
+    def has(self, entry: bytes, position: int) -> bool:
+        """Whether its index has the entry at this byte. Needs no lock."""
+        return files.pread(self._index_fd, len(entry), position) == entry
+
     def ready_locked(self) -> bool:
         """Takes in what others have added, as `refresh_locked`, where it is nothing unusual; whether the file takes records then: nobody has
         closed it or left it torn. In few calls: each costs a process that has not run for some turns microseconds, and others wait."""
@@ -225,8 +229,10 @@ class ActiveFile:
         """Whether there are bytes after the last entry: someone died, or failed, between the write and its entry."""
         return not self._ends_locked() or self._index_size % ENTRY_SIZE != 0
 
-    def append_locked(self, topic: bytes, partition: int, messages: Sequence[Encoded], now: int, sync: bool) -> int:
-        """Writes messages one after the other; returns the offset of the first. With `sync` they are on disk on return.
+    def append_locked(self, topic: bytes, partition: int, messages: Sequence[Encoded], now: int, sync: bool,
+                      told: Callable[[int, list[bytes]], None] | None = None) -> int:  # fmt: skip
+        """Writes messages one after the other; returns the offset of the first. With `sync` they are on disk on return. `told` hears, before
+        they count, which entries they will have, and at which byte of the index.
 
         On an error nothing of them is visible. After a failed write the file is torn, after a failed sync it is closed.
         """
@@ -272,6 +278,8 @@ class ActiveFile:
             position += length
         if sync:
             self._sync_locked()
+        if told is not None:
+            told(self._known * ENTRY_SIZE, packed)
         files.pwrite(self._index_fd, b"".join(packed), self._known * ENTRY_SIZE)
         self.end, self.length, self.crc = offset, position, crc
         self.appended_at, self.run_max_ts, self.min_ts = appended_at, run_max, low_ts

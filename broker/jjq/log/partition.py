@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import operator
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -19,12 +20,15 @@ from jjq.clock import now_us
 from jjq.errors import JjqError, StoreError
 from jjq.interrupts import surely
 from jjq.log.active import ActiveFile
-from jjq.log.contracts import LogCatalog, TopicFacts
-from jjq.log.format import NO_MARK
+from jjq.log.contracts import LogCatalog, LogSettings, TopicFacts
+from jjq.log.format import ENTRY_SIZE, NO_MARK
 from jjq.log.requests import MorePartitions, OneValue, Request, encode_all, one_marked
 from jjq.log.rolling import Partition
+from jjq.log.waiting import END_ROUND, MOST_BYTES, Answer, Asked
 
 _GROUP_BYTES = 32 << 20  # what one leader writes at once
+_LOOKS = 30  # at what became of a value, before one waits for the lock
+Told = Callable[[int, list[bytes]], None]
 _size = operator.attrgetter("size")
 
 
@@ -188,6 +192,15 @@ class PartitionLog(Partition):
                 queue.popleft()
 
     def _write_value(self, value: bytes, among: int, mark: tuple[bytes, int]) -> tuple[int, int]:
+        settings = self._settings
+        if (
+            settings is not None
+            and settings.sync == "always"
+            and files.TURNS
+            and mark is NO_MARK
+            and len(value) <= MOST_BYTES
+        ):
+            return self._write_together(value, among)
         try:
             self._lock()
             now = now_us()
@@ -204,10 +217,98 @@ class PartitionLog(Partition):
             raise files.translate(error, "append to", self.directory) from error
         finally:
             if self._lock_fd >= 0:
-                files.set_lock(self._lock_fd, files.FREE)
+                try:
+                    files.set_lock(self._lock_fd, files.FREE)
+                finally:
+                    if self._in_turn:
+                        files.turn(self._lock_fd, files.TRY, END_ROUND)
         if settings.sync == "interval":
             self._unsynced(self, settings.sync_interval_ms / 1000)
         return offset, ts
+
+    def _write_together(self, value: bytes, among: int) -> tuple[int, int]:
+        """`_write_value` where it is synced: of processes that push at once, who has the lock writes what the others wait with, too."""
+        fd = self._lock_fd
+        self._in_turn = True
+        try:
+            if not files.try_turn(fd) and (answer := self._wait_with(value, among)) is not None:
+                return answer.offset, answer.ts
+            if self._waiting is not None:
+                self._waiting.begin_round_locked()
+            now = now_us()
+            active = self._ready_locked(now)
+            settings = self._settings
+            assert settings is not None
+            if 0 < among < settings.partitions:
+                raise MorePartitions
+            template = self._facts.template(settings.schema_version)
+            assert template is not None
+            sync = settings.sync == "always"
+            asked = self._asked_locked(settings)
+            if not asked:
+                return active.append_value_locked(template, self._topic_bytes, self.partition, value, now, sync)
+            stamp = max(now, active.last_ts)
+            message = template.encode_values([value, *(each.value for each in asked)]).stamped(stamp)
+            told = self._reply_to(asked, active, active.end + 1, stamp)
+            return active.append_locked(self._topic_bytes, self.partition, [message], now, sync, told), stamp
+        except OSError as error:
+            raise files.translate(error, "append to", self.directory) from error
+        finally:
+            try:
+                files.set_lock(fd, files.FREE)
+            finally:
+                try:
+                    files.turn(fd, files.TRY, END_ROUND)
+                finally:
+                    if self._waiting is not None:
+                        self._waiting.leave()
+
+    def _wait_with(self, value: bytes, among: int) -> Answer | None:
+        """Asks who has the lock to write a value; None where this process has the lock now, and is to do it itself."""
+        fd, waiting = self._lock_fd, self._waiting
+        if waiting is None or not waiting.ask(value, among):
+            files.lock_in_turn(fd)
+            self._open_waiting()
+            if self._waiting is not None:
+                self._waiting.seek_slot_locked()
+            return None
+        for _ in range(_LOOKS):
+            waiting.await_round()
+            if (answer := waiting.answer()) is not None and self._counts(answer):
+                return answer
+            if files.try_turn(fd):
+                break
+            os.sched_yield()  # who has the lock is yet to say so
+        else:
+            files.lock_in_turn(fd)
+        if (answer := waiting.answer()) is not None and self._counts(answer):
+            return answer
+        waiting.withdraw_locked()
+        return None
+
+    def _counts(self, answer: Answer) -> bool:
+        active, waiting = self._active, self._waiting
+        assert waiting is not None
+        if active is not None and active.uuid == answer.uuid.hex():
+            return active.has(answer.entry, answer.position)
+        return waiting.counts(answer)
+
+    def _asked_locked(self, settings: LogSettings) -> list[Asked]:
+        """What other processes wait with, and may be written as the topic is now."""
+        if self._waiting is None or settings.sync != "always" or self._facts.template(settings.schema_version) is None:
+            return []
+        partitions = settings.partitions
+        return [each for each in self._waiting.asked_locked() if not 0 < each.among < partitions]
+
+    def _reply_to(self, asked: list[Asked], active: ActiveFile, offset: int, stamp: int) -> Told:
+        """Tells them which entry they are to look for, where they are the last of the last message from `offset` on."""
+
+        def told(position: int, entries: list[bytes]) -> None:
+            assert self._waiting is not None
+            position += (len(entries) - 1) * ENTRY_SIZE
+            self._waiting.reply_locked(asked, active.uuid, position, offset, stamp, entries[-1])
+
+        return told
 
     def _write(self, requests: list[Request]) -> None:
         # Encoding needs only the schema, so it is done before the lock; the time is stamped under it.
@@ -236,15 +337,25 @@ class PartitionLog(Partition):
                 for message, group in zip(messages, groups, strict=True)
             ]
             offset = active.end
+            told = None
+            if asked := self._asked_locked(settings):
+                template = self._facts.template(settings.schema_version)
+                assert template is not None
+                messages.append(template.encode_values([each.value for each in asked]).stamped(stamp))
+                told = self._reply_to(asked, active, offset + sum(each.rows for each in requests), stamp)
             try:
-                active.append_locked(self._topic_bytes, self.partition, messages, now, settings.sync == "always")
+                active.append_locked(self._topic_bytes, self.partition, messages, now, settings.sync == "always", told)
             except OSError as error:
                 requests = self._counted_locked(active, requests, offset, error)
         except OSError as error:
             raise files.translate(error, "append to", self.directory) from error
         finally:
             if self._lock_fd >= 0:
-                files.set_lock(self._lock_fd, files.FREE)
+                try:
+                    files.set_lock(self._lock_fd, files.FREE)
+                finally:
+                    if self._in_turn:
+                        files.turn(self._lock_fd, files.TRY, END_ROUND)
         if settings.sync == "interval":
             self._unsynced(self, settings.sync_interval_ms / 1000)
         for request in requests:

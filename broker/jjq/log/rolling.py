@@ -20,6 +20,7 @@ from jjq.log.active import LARGE_BYTES, ActiveFile
 from jjq.log.contracts import LogCatalog, LogSettings, PartitionState, TopicFacts
 from jjq.log.recovery import copy_whole, cut_index, lacks_entries, survey
 from jjq.log.stream import missing_active, missing_directory, stream_paths
+from jjq.log.waiting import END_ROUND, Waiting
 from jjq.model import Segment
 
 # How often the active file's name is looked for; where pushes wait for the disk, its place is asked for at each.
@@ -43,6 +44,8 @@ class Partition:
         self._grace_us = grace_us
         self._leader = threading.Lock()
         self._lock_fd = -1
+        self._in_turn = False  # whether others may wait for what this process does with the lock
+        self._waiting: Waiting | None = None  # once it has met others
         self._active: ActiveFile | None = None
         self._looked_at = 0  # when its name was looked for
         self._settings: LogSettings | None = None
@@ -54,10 +57,22 @@ class Partition:
         if self._lock_fd < 0:
             self._open_lock()
         settings = self._settings
-        if settings is not None and settings.sync == "always":
-            files.lock_in_turn(self._lock_fd)  # a turn is a sync long, so who is passed over waits for many
-        else:
+        self._in_turn = files.TURNS and (settings is None or settings.sync == "always")
+        if not self._in_turn:
             files.set_lock(self._lock_fd, files.EXCLUSIVE)
+            return
+        # A turn is a sync long, so who is passed over waits for many.
+        if not files.try_turn(self._lock_fd):
+            files.lock_in_turn(self._lock_fd)
+            self._open_waiting()
+        if self._waiting is not None:
+            self._waiting.begin_round_locked()
+
+    def _open_waiting(self) -> None:
+        """Others push as well: they may ask this process."""
+        if self._waiting is None:
+            with contextlib.suppress(OSError):  # then each waits for the lock
+                self._waiting = Waiting(self.directory, self._lock_fd)
 
     def _open_lock(self) -> None:
         with files.translated("lock", self.directory):
@@ -81,7 +96,11 @@ class Partition:
                 yield
             finally:
                 if self._lock_fd >= 0:
-                    files.set_lock(self._lock_fd, files.FREE)
+                    try:
+                        files.set_lock(self._lock_fd, files.FREE)
+                    finally:
+                        if self._in_turn:
+                            files.turn(self._lock_fd, files.TRY, END_ROUND)
 
     # --- the active file, under the lock -----------------------------------------------------------------------------
 
@@ -343,6 +362,9 @@ class Partition:
             fd, self._lock_fd = self._lock_fd, -1
             if fd >= 0:
                 files.close(fd)
+            waiting, self._waiting = self._waiting, None
+            if waiting is not None:
+                waiting.close()
 
     def after_fork(self) -> None:
         """In a forked child: closing the descriptors leaves the parent's locks alone, unlocking would not."""
@@ -352,3 +374,7 @@ class Partition:
             with contextlib.suppress(OSError):
                 files.close(self._lock_fd)
             self._lock_fd = -1
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            with contextlib.suppress(OSError):
+                waiting.close()

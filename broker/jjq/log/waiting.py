@@ -1,0 +1,211 @@
+"""What processes that push to one partition at the same time ask of the one that has its lock: to write for them, too.
+
+Each of them has a slot in the partition's file `waiting`, where it puts the value that it waits with. Who has the lock writes the
+values of all in one message, with one sync. Before the entry by which that message counts it puts into each slot which entry
+that will be, and where. So who waits knows what became of its value, whoever dies when: it counts if that entry is in the
+index, and else nobody has written it. docs/decisions/0027 says why, docs/format.md draws the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from jjq import files
+from jjq.errors import StoreError
+from jjq.interrupts import surely
+from jjq.log.format import ENTRY_SIZE, crc32c
+from jjq.log.requests import OneValue
+from jjq.log.stream import stream_paths
+
+NAME = "waiting"
+SLOTS = 64
+SLOT_BYTES = 4096
+# Locks of bytes of the partition's lock file: who has one of the first ones has the slot of that number, and who has one of the others is
+# at a round, for whose end others wait.
+SLOT_LOCK, _ROUND_LOCK = 1, 1 + SLOTS
+_BEGIN = [files.bytes_lock(_ROUND_LOCK + number) for number in range(SLOTS)]
+_AWAIT = [files.bytes_lock(_ROUND_LOCK + number, files.SHARED) for number in range(SLOTS)]
+END_ROUND = files.bytes_lock(_ROUND_LOCK, files.UNLOCKED, SLOTS)
+# The numbers of the requests, by slot (0 for none), and the byte of the last round
+NUMBERS = struct.Struct(f"<{SLOTS}Q")
+_NUMBER = struct.Struct("<Q")
+# number, active file, position in its index, offset, timestamp, the entry; then the CRC
+ANSWER = struct.Struct(f"<Q16sQQq{ENTRY_SIZE}s")
+# number, `among`, length and CRC of the value, which follows
+REQUEST = struct.Struct("<QIII")
+REQUEST_AT = 256  # in a slot
+_VALUE_AT = REQUEST_AT + REQUEST.size
+MOST_BYTES = SLOT_BYTES - _VALUE_AT  # of a value
+
+
+class Answer(NamedTuple):
+    """The entry that a value is to count by, in which file, and at which byte of its index; with the value's offset and timestamp."""
+
+    number: int
+    uuid: bytes
+    position: int
+    offset: int
+    ts: int
+    entry: bytes
+
+
+class Asked(OneValue):
+    """What another process waits with."""
+
+    __slots__ = ("number", "slot")
+
+    def __init__(self, slot: int, number: int, value: bytes, among: int) -> None:
+        super().__init__(value, among)
+        self.slot, self.number = slot, number
+
+
+def _start(slot: int) -> int:
+    return (1 + slot) * SLOT_BYTES
+
+
+class Waiting:
+    """The file `waiting` of a partition, as one process has it; made if missing."""
+
+    def __init__(self, directory: Path, lock_fd: int) -> None:
+        self._directory = directory
+        self._lock_fd = lock_fd
+        self._fd = files.open_lock(directory / NAME)
+        self._slot = -1
+        self._sought = False
+        self._number = int.from_bytes(os.urandom(7), "little")  # no process comes upon an answer to an earlier one
+        self._asks = False
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1  # first: what is closed again after an interrupt may be another file by then
+        if fd >= 0:
+            files.close(fd)
+
+    # --- who waits ---------------------------------------------------------------------------------------------------
+
+    def seek_slot_locked(self) -> None:
+        """Takes a slot, once; where there is none, this process waits for the lock itself."""
+        if self._sought:
+            return
+        self._sought = True
+        for slot in range(SLOTS):
+            try:
+                files.turn(self._lock_fd, files.TRY, files.bytes_lock(SLOT_LOCK + slot))
+            except BlockingIOError:
+                continue
+            self._say(slot, 0)  # what is left of who had it before
+            self._slot = slot
+            return
+
+    def ask(self, value: bytes, among: int) -> bool:
+        """Puts a value into this process's slot, where it has one, and there is room on the disk."""
+        if self._slot < 0:
+            return False
+        self._number += 1
+        head = REQUEST.pack(self._number, among, len(value), crc32c(value))
+        try:
+            files.pwrite(self._fd, head + value, _start(self._slot) + REQUEST_AT)
+            self._asks = True
+            self._say(self._slot, self._number)
+        except OSError:
+            return False
+        return True
+
+    def withdraw_locked(self) -> None:
+        """Asks no more: this process is to write its value itself. Raises OSError; it must not write it then."""
+        if self._asks:
+            self._say(self._slot, 0)
+            self._asks = False
+
+    def leave(self) -> None:
+        """`withdraw_locked` of who has an answer or an error, and need not have the lock."""
+        try:
+            with contextlib.suppress(OSError):
+                self.withdraw_locked()
+        except BaseException:  # an interrupt amid it: or somebody would write the value at any later time
+            surely(self.withdraw_locked)
+            raise
+
+    def _say(self, slot: int, number: int) -> None:
+        files.pwrite(self._fd, _NUMBER.pack(number), slot * _NUMBER.size)
+
+    def await_round(self) -> None:
+        """Waits until who has the lock is done, or dead; not at all where it has not said yet that it is at a round. The caller unlocks
+        END_ROUND, also after an interrupt."""
+        last = files.look(self._fd, 1, NUMBERS.size)
+        if last:
+            files.turn(self._lock_fd, files.WAIT, _AWAIT[last[0] % SLOTS])
+            files.turn(self._lock_fd, files.TRY, END_ROUND)
+
+    def answer(self) -> Answer | None:
+        """What was said to what this process asks."""
+        data = files.look(self._fd, ANSWER.size + 4, _start(self._slot))
+        if len(data) < ANSWER.size + 4 or crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
+            return None
+        answer = Answer._make(ANSWER.unpack_from(data))
+        return answer if self._asks and answer.number == self._number else None
+
+    def counts(self, answer: Answer) -> bool:
+        """Whether the entry of an answer is in the index. Raises StoreError where the index is gone."""
+        path = stream_paths(self._directory, answer.uuid.hex())[1]
+        try:
+            fd = files.open_ro(path)
+        except FileNotFoundError as error:
+            raise StoreError(
+                f"{path} is gone, with which another process wrote a record for this one: it may be there or not",
+                operation="append to", path=str(path), errno=error.errno,
+            ) from error  # fmt: skip
+        try:
+            return files.pread(fd, ENTRY_SIZE, answer.position) == answer.entry
+        finally:
+            files.close(fd)
+
+    # --- who writes --------------------------------------------------------------------------------------------------
+
+    def begin_round_locked(self) -> None:
+        """Says whose end those are to wait for that come from now on; the caller unlocks END_ROUND."""
+        last = files.look(self._fd, 1, NUMBERS.size)
+        # Another byte each time: those who waited for the last round's end may not have run yet.
+        number = (last[0] + 1) % SLOTS if last else 0
+        with contextlib.suppress(
+            OSError
+        ):  # a process was stopped just there, or the disk is full: those who come wait for the lock
+            files.turn(self._lock_fd, files.TRY, _BEGIN[number])
+            files.pwrite(self._fd, bytes((number,)), NUMBERS.size)
+
+    def asked_locked(self) -> list[Asked]:
+        """What others wait with."""
+        data = files.look(self._fd, NUMBERS.size, 0)
+        if len(data) < NUMBERS.size or data.count(0) == len(data):
+            return []
+        asked = []
+        for slot, number in enumerate(NUMBERS.unpack(data)):
+            if number and slot != self._slot and (request := self._request(slot, number)) is not None:
+                asked.append(request)
+        return asked
+
+    def _request(self, slot: int, number: int) -> Asked | None:
+        data = files.look(self._fd, SLOT_BYTES, _start(slot))
+        if len(data) < _VALUE_AT or _NUMBER.unpack_from(data)[0] == number:
+            return None  # it has its answer
+        asked, among, length, crc = REQUEST.unpack_from(data, REQUEST_AT)
+        value = data[_VALUE_AT : _VALUE_AT + length]
+        if asked != number or len(value) != length or crc32c(value) != crc:
+            return None
+        # Who has died does not wait.
+        return Asked(slot, number, value, among) if files.is_held(self._lock_fd, SLOT_LOCK + slot) else None
+
+    def reply_locked(
+        self, asked: Sequence[Asked], uuid: str, position: int, offset: int, ts: int, entry: bytes
+    ) -> None:
+        """Before the entry of the message that these have become, from `offset` on, is written at this position of the index.
+
+        Raises OSError; the entry must not be written then, as who has no answer writes its value itself.
+        """
+        for number, each in enumerate(asked):
+            said = ANSWER.pack(each.number, bytes.fromhex(uuid), position, offset + number, ts, entry)
+            files.pwrite(self._fd, said + crc32c(said).to_bytes(4, "little"), _start(each.slot))

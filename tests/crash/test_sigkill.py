@@ -43,7 +43,7 @@ class Killer:
 
     def start(self, kind: str, partition: int) -> None:
         number = len(self.lives)
-        life = Life(kind, f"{kind}-{number}", 0, partition)
+        life = Life(kind, f"{kind.split()[0]}-{number}", 0, partition)
         if kind == "link":
             # The same writer goes on: with the batch that the dead one had begun, which may be there already.
             before = [each for each in self.lives if each.kind == "link"]
@@ -120,13 +120,13 @@ def check_told(path: Path, lives: list[Life]) -> int:
     for life in lives:
         if life.kind == "maintain":
             continue
-        many = 1 if life.kind == "push" else workers.ROWS
+        many = 1 if life.kind in workers.SINGLE else workers.ROWS
         for number, offset in life.told:
             assert values[life.partition][offset : offset + many] == workers.rows(life.name, number, many)
             records += many
     for name in {life.name for life in lives if life.kind != "maintain"}:
         mine = [life for life in lives if life.name == name]
-        many = 1 if mine[0].kind == "push" else workers.ROWS
+        many = 1 if mine[0].kind in workers.SINGLE else workers.ROWS
         found = of_names[mine[0].partition].get(name.encode(), [])
         last = max((number for life in mine for number, _ in life.told), default=-1)
         calls = len(found) // many

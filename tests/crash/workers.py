@@ -17,6 +17,7 @@ from jjq.errors import DataLoss
 
 TOPIC = "t"
 ROWS = 4  # of each call that writes several
+SINGLE = ("push", "push as well", "push, too")  # single records, by processes that share their syncs
 
 
 def rows(name: str, number: int, many: int) -> list[bytes]:
@@ -43,7 +44,7 @@ def _link(topic: jjq.Topic, name: str, number: int, partition: int) -> int:
 
 
 WRITES: dict[str, Callable[[jjq.Topic, str, int, int], int]] = {
-    "push": _push, "push_many": _push_many, "push_table": _push_table, "link": _link,
+    **dict.fromkeys(SINGLE, _push), "push_many": _push_many, "push_table": _push_table, "link": _link,
 }  # fmt: skip
 
 

@@ -138,7 +138,7 @@ def test_without_such_locks_it_is_a_lock_all_the_same(path: Path, monkeypatch: p
 
 
 OPERATIONS: tuple[tuple[Any, Callable[[jjq.Topic], object], str], ...] = (
-    (PartitionLog._write_value, lambda topic: topic.push(b"a" * 4096), "topics/{id}/0/lock"),  # too much to be shared
+    (PartitionLog._write_value, lambda topic: topic.push(b"a"), "topics/{id}/0/lock"),
     (PartitionLog._write_together, lambda topic: topic.push(b"a"), "topics/{id}/0/lock"),
     (PartitionLog._write, lambda topic: topic.push("a", key="k"), "topics/{id}/0/lock"),
     (PartitionLog.exclusive, lambda topic: topic.push_table(pa.table({"value": ["a"]}), writer_id="w", batch_id=1),
@@ -159,7 +159,7 @@ def test_an_interrupt_right_after_a_lock_leaves_it_free(
     locking = [first + number for number, line in enumerate(lines) if re.search(r"\.(lock|_lock|try_turn)\(", line)]
     assert locking
     with jjq.open(tmp_path / "store", maintenance=False) as store:
-        topic = store.create_topic("t")
+        topic = store.create_topic("t", sync="none" if function is PartitionLog._write_value else "always")
         topic.push("first")
         store.create_subscriber("t", "s")
         assert interrupted(code, locking, lambda: act(topic))

@@ -24,7 +24,7 @@ from jjq.log.contracts import LogCatalog, LogSettings, TopicFacts
 from jjq.log.format import ENTRY_SIZE, NO_MARK
 from jjq.log.requests import MorePartitions, OneValue, Request, encode_all, one_marked
 from jjq.log.rolling import Partition
-from jjq.log.waiting import END_ROUND, MOST_BYTES, Answer, Asked
+from jjq.log.waiting import END_ROUND, Answer, Asked
 
 _GROUP_BYTES = 32 << 20  # what one leader writes at once
 _LOOKS = 30  # at what became of a value, before one waits for the lock
@@ -193,14 +193,8 @@ class PartitionLog(Partition):
 
     def _write_value(self, value: bytes, among: int, mark: tuple[bytes, int]) -> tuple[int, int]:
         settings = self._settings
-        if (
-            settings is not None
-            and settings.sync == "always"
-            and files.TURNS
-            and mark is NO_MARK
-            and len(value) <= MOST_BYTES
-        ):
-            return self._write_together(value, among)
+        if settings is not None and settings.sync == "always" and files.TURNS:
+            return self._write_together(value, among, mark)
         try:
             self._lock()
             now = now_us()
@@ -226,12 +220,12 @@ class PartitionLog(Partition):
             self._unsynced(self, settings.sync_interval_ms / 1000)
         return offset, ts
 
-    def _write_together(self, value: bytes, among: int) -> tuple[int, int]:
+    def _write_together(self, value: bytes, among: int, mark: tuple[bytes, int]) -> tuple[int, int]:
         """`_write_value` where it is synced: of processes that push at once, who has the lock writes what the others wait with, too."""
         fd = self._lock_fd
         self._in_turn = True
         try:
-            if not files.try_turn(fd) and (answer := self._wait_with(value, among)) is not None:
+            if not files.try_turn(fd) and (answer := self._wait_with(value, among, mark)) is not None:
                 return answer.offset, answer.ts
             if self._waiting is not None:
                 self._waiting.begin_round_locked()
@@ -246,11 +240,13 @@ class PartitionLog(Partition):
             sync = settings.sync == "always"
             asked = self._asked_locked(settings)
             if not asked:
-                return active.append_value_locked(template, self._topic_bytes, self.partition, value, now, sync)
-            stamp = max(now, active.last_ts)
-            message = template.encode_values([value, *(each.value for each in asked)]).stamped(stamp)
+                return active.append_value_locked(template, self._topic_bytes, self.partition, value, now, sync, mark)
+            stamp, version = max(now, active.last_ts), settings.schema_version
+            mine = OneValue(value, among) if mark is NO_MARK else one_marked(version, value, among, mark)
+            _, messages = encode_all([mine, *asked], self._facts, version)
+            messages = [message.stamped(stamp) for message in messages]
             told = self._reply_to(asked, active, active.end + 1, stamp)
-            return active.append_locked(self._topic_bytes, self.partition, [message], now, sync, told), stamp
+            return active.append_locked(self._topic_bytes, self.partition, messages, now, sync, told), stamp
         except OSError as error:
             raise files.translate(error, "append to", self.directory) from error
         finally:
@@ -263,10 +259,10 @@ class PartitionLog(Partition):
                     if self._waiting is not None:
                         self._waiting.leave()
 
-    def _wait_with(self, value: bytes, among: int) -> Answer | None:
+    def _wait_with(self, value: bytes, among: int, mark: tuple[bytes, int]) -> Answer | None:
         """Asks who has the lock to write a value; None where this process has the lock now, and is to do it itself."""
         fd, waiting = self._lock_fd, self._waiting
-        if waiting is None or not waiting.ask(value, among):
+        if waiting is None or mark is not NO_MARK or not waiting.ask(value, among):
             files.lock_in_turn(fd)
             self._open_waiting()
             if self._waiting is not None:

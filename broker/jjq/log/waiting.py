@@ -102,8 +102,8 @@ class Waiting:
             return
 
     def ask(self, value: bytes, among: int) -> bool:
-        """Puts a value into this process's slot, where it has one, and there is room on the disk."""
-        if self._slot < 0:
+        """Puts a value into this process's slot, where it has one, the value fits it, and there is room on the disk."""
+        if self._slot < 0 or len(value) > MOST_BYTES:
             return False
         self._number += 1
         head = REQUEST.pack(self._number, among, len(value), crc32c(value))

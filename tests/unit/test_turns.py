@@ -139,7 +139,7 @@ def test_without_such_locks_it_is_a_lock_all_the_same(path: Path, monkeypatch: p
 
 OPERATIONS: tuple[tuple[Any, Callable[[jjq.Topic], object], str], ...] = (
     (PartitionLog._write_value, lambda topic: topic.push(b"a"), "topics/{id}/0/lock"),
-    (PartitionLog._write_together, lambda topic: topic.push(b"a"), "topics/{id}/0/lock"),
+    (PartitionLog._lock_or_ask, lambda topic: topic.push(b"a"), "topics/{id}/0/lock"),
     (PartitionLog._write, lambda topic: topic.push("a", key="k"), "topics/{id}/0/lock"),
     (PartitionLog.exclusive, lambda topic: topic.push_table(pa.table({"value": ["a"]}), writer_id="w", batch_id=1),
      "topics/{id}/0/lock"),

@@ -353,6 +353,18 @@ def test_a_topic_that_does_not_wait_for_the_disk_writes_for_nobody(
     assert values(path) == [b"other", b"one"]
 
 
+def test_a_push_that_finds_its_topic_altered_is_synced_within_the_interval(
+    path: Path, pushers: Callable[[int], list[Pusher]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [one] = pushers(1)
+    with jjq.open(path, maintenance=False) as store:
+        store.alter_topic("t", sync="interval", sync_interval_ms=250)
+    told: list[float] = []
+    monkeypatch.setattr(one.log, "_unsynced", lambda log, seconds: told.append(seconds))
+    one.topic.push(b"one")
+    assert told == [0.25]
+
+
 @pytest.mark.parametrize(
     ("act", "added"),
     [

@@ -24,7 +24,7 @@ from jjq.log.contracts import LogCatalog, LogSettings, TopicFacts
 from jjq.log.format import ENTRY_SIZE, NO_MARK
 from jjq.log.requests import MorePartitions, OneValue, Request, encode_all, one_marked
 from jjq.log.rolling import Partition
-from jjq.log.waiting import END_ROUND, Answer, Asked
+from jjq.log.waiting import END_ROUND, Answer, Asked, Waiting
 
 _GROUP_BYTES = 32 << 20  # what one leader writes at once
 _LOOKS = 30  # at what became of a value, before one waits for the lock
@@ -192,21 +192,33 @@ class PartitionLog(Partition):
                 queue.popleft()
 
     def _write_value(self, value: bytes, among: int, mark: tuple[bytes, int]) -> tuple[int, int]:
+        """One value; where it waits for the disk, with what other processes wait with, or by one of them."""
         settings = self._settings
-        if settings is not None and settings.sync == "always" and files.TURNS:
-            return self._write_together(value, among, mark)
         try:
-            self._lock()
+            if settings is None or settings.sync != "always" or not files.TURNS:
+                self._lock()
+            elif (answer := self._lock_or_ask(value, among, mark)) is not None:
+                return answer.offset, answer.ts
             now = now_us()
             active = self._ready_locked(now)
             settings = self._settings
             assert settings is not None
             if 0 < among < settings.partitions:
                 raise MorePartitions
-            template = self._facts.template(settings.schema_version)
-            assert template is not None
-            sync = settings.sync == "always"
-            offset, ts = active.append_value_locked(template, self._topic_bytes, self.partition, value, now, sync, mark)
+            version, sync = settings.schema_version, settings.sync == "always"
+            if self._waiting is not None and sync and (asked := self._asked_locked(settings)):
+                mine = OneValue(value, among) if mark is NO_MARK else one_marked(version, value, among, mark)
+                _, messages = encode_all([mine, *asked], self._facts, version)
+                ts = max(now, active.last_ts)
+                messages = [message.stamped(ts) for message in messages]
+                told = self._reply_to(asked, active, active.end + 1, ts)
+                offset = active.append_locked(self._topic_bytes, self.partition, messages, now, sync, told)
+            else:
+                template = self._facts.template(version)
+                assert template is not None
+                offset, ts = active.append_value_locked(
+                    template, self._topic_bytes, self.partition, value, now, sync, mark
+                )
         except OSError as error:
             raise files.translate(error, "append to", self.directory) from error
         finally:
@@ -215,59 +227,34 @@ class PartitionLog(Partition):
                     files.set_lock(self._lock_fd, files.FREE)
                 finally:
                     if self._in_turn:
-                        files.turn(self._lock_fd, files.TRY, END_ROUND)
+                        try:
+                            files.turn(self._lock_fd, files.TRY, END_ROUND)
+                        finally:
+                            if self._waiting is not None:
+                                self._waiting.leave()
         if settings.sync == "interval":
             self._unsynced(self, settings.sync_interval_ms / 1000)
         return offset, ts
 
-    def _write_together(self, value: bytes, among: int, mark: tuple[bytes, int]) -> tuple[int, int]:
-        """`_write_value` where it is synced: of processes that push at once, who has the lock writes what the others wait with, too."""
-        fd = self._lock_fd
-        self._in_turn = True
-        try:
-            if not files.try_turn(fd) and (answer := self._wait_with(value, among, mark)) is not None:
-                return answer.offset, answer.ts
-            if self._waiting is not None:
-                self._waiting.begin_round_locked()
-            now = now_us()
-            active = self._ready_locked(now)
-            settings = self._settings
-            assert settings is not None
-            if 0 < among < settings.partitions:
-                raise MorePartitions
-            template = self._facts.template(settings.schema_version)
-            assert template is not None
-            sync = settings.sync == "always"
-            asked = self._asked_locked(settings)
-            if not asked:
-                return active.append_value_locked(template, self._topic_bytes, self.partition, value, now, sync, mark)
-            stamp, version = max(now, active.last_ts), settings.schema_version
-            mine = OneValue(value, among) if mark is NO_MARK else one_marked(version, value, among, mark)
-            _, messages = encode_all([mine, *asked], self._facts, version)
-            messages = [message.stamped(stamp) for message in messages]
-            told = self._reply_to(asked, active, active.end + 1, stamp)
-            return active.append_locked(self._topic_bytes, self.partition, messages, now, sync, told), stamp
-        except OSError as error:
-            raise files.translate(error, "append to", self.directory) from error
-        finally:
-            try:
-                files.set_lock(fd, files.FREE)
-            finally:
-                try:
-                    files.turn(fd, files.TRY, END_ROUND)
-                finally:
-                    if self._waiting is not None:
-                        self._waiting.leave()
-
-    def _wait_with(self, value: bytes, among: int, mark: tuple[bytes, int]) -> Answer | None:
-        """Asks who has the lock to write a value; None where this process has the lock now, and is to do it itself."""
+    def _lock_or_ask(self, value: bytes, among: int, mark: tuple[bytes, int]) -> Answer | None:
+        """Takes the lock, or has the one that has it write a value. The caller unlocks."""
         fd, waiting = self._lock_fd, self._waiting
-        if waiting is None or mark is not NO_MARK or not waiting.ask(value, among):
-            files.lock_in_turn(fd)
-            self._open_waiting()
-            if self._waiting is not None:
-                self._waiting.seek_slot_locked()
-            return None
+        self._in_turn = True
+        if not files.try_turn(fd):
+            if waiting is None or mark is not NO_MARK or not waiting.ask(value, among):
+                files.lock_in_turn(fd)
+                self._open_waiting()
+                if self._waiting is not None:
+                    self._waiting.seek_slot_locked()
+            elif (answer := self._await(waiting)) is not None:
+                return answer
+        if self._waiting is not None:
+            self._waiting.begin_round_locked()
+        return None
+
+    def _await(self, waiting: Waiting) -> Answer | None:
+        """What became of what this process asks; None where it is to do that itself, and has the lock."""
+        fd = self._lock_fd
         for _ in range(_LOOKS):
             waiting.await_round()
             if (answer := waiting.answer()) is not None and self._counts(answer):

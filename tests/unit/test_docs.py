@@ -19,6 +19,7 @@ import jjq
 from jjq.config import TopicConfig
 from jjq.errors import JjqError
 from jjq.log import format as fmt
+from jjq.log import waiting
 from jjq.pubsub import PubSub
 from jjq.schema import METADATA_TYPES
 from tests.examples import blocks, python_blocks, run_block
@@ -266,6 +267,15 @@ def test_kinds_and_reasons_of_entries_are_as_listed() -> None:
     assert re.findall(r"^\| (\d) \| ([a-z]+) \|", text, re.MULTILINE) == [
         (str(number), reason) for number, reason in enumerate(fmt.CLOSE_REASONS)
     ]
+
+
+def test_what_processes_ask_of_each_other_is_as_drawn() -> None:
+    numbers, last, slots = documented("`waiting`: what processes ask of each other")
+    assert numbers == (0, waiting.NUMBERS.size)
+    assert last == (waiting.NUMBERS.size, 1)
+    assert slots == (waiting.SLOT_BYTES, waiting.SLOTS)
+    assert documented("An answer and a request") == fields_of(waiting.ANSWER.format, "<4s")
+    assert f"At byte {waiting.REQUEST_AT} of the slot" in page("docs/format.md")
 
 
 def test_the_field_of_a_sealed_batch_is_as_drawn() -> None:

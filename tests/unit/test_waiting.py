@@ -341,7 +341,6 @@ def test_a_topic_that_does_not_wait_for_the_disk_writes_for_nobody(
     one, other = pushers(2)
     with somebody_has_the_lock(path):
         other.push(b"other")
-        threading.Thread(target=lambda: None).start()
     other.join()
     with jjq.open(path, maintenance=False) as store:
         store.alter_topic("t", **change)
@@ -485,13 +484,14 @@ def test_rounds_go_on_where_the_next_byte_is_still_held(path: Path, pushers: Cal
 
 def test_a_child_does_not_take_its_parents_slot(path: Path, pushers: Callable[[int], list[Pusher]]) -> None:
     one, other = pushers(2)
-    child = os.fork()
+    slot, child = one.slot, os.fork()
     if not child:
         done = 1
         with contextlib.suppress(BaseException):
+            assert one.log._waiting is None
             for _ in range(5):
                 one.topic.push(b"child")
-            assert one.log._waiting is None
+            assert one.log._waiting is None or one.slot != slot  # it may have met its parent
             done = 0
         os._exit(done)
     for _ in range(5):

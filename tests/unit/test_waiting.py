@@ -302,6 +302,26 @@ def test_who_gets_the_slot_of_a_dead_one_does_not_ask_for_what_that_one_asked(
     assert values(path) == [b"one"]
 
 
+def test_one_whose_asking_is_interrupted_by_an_error_of_the_system_s_kind_is_not_written_twice(
+    path: Path, pushers: Callable[[int], list[Pusher]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = pushers(2)
+    assert one.log._waiting is not None
+    say, somebody = one.log._waiting._say, files.open_rw(paths(path, "lock")[0])
+    assert files.lock(somebody, wait=False)
+
+    def timed_out(slot: int, number: int) -> None:
+        say(slot, number)
+        if number:
+            files.close(somebody)
+            other.topic.push(b"other")
+            raise TimeoutError
+
+    monkeypatch.setattr(one.log._waiting, "_say", timed_out)
+    assert one.topic.push(b"one").offset == 3
+    assert values(path) == [b"other", b"one"]
+
+
 def test_one_that_gives_up_withdraws_its_value(
     path: Path, pushers: Callable[[int], list[Pusher]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

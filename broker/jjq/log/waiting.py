@@ -109,10 +109,11 @@ class Waiting:
         head = REQUEST.pack(self._number, among, len(value), crc32c(value))
         try:
             files.pwrite(self._fd, head + value, _start(self._slot) + REQUEST_AT)
-            self._asks = True
-            self._say(self._slot, self._number)
         except OSError:
             return False
+        self._asks = True
+        with contextlib.suppress(OSError):  # it may be there all the same, where the handler of a signal raised it
+            self._say(self._slot, self._number)
         return True
 
     def withdraw_locked(self) -> None:

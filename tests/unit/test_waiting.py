@@ -322,6 +322,30 @@ def test_one_whose_asking_is_interrupted_by_an_error_of_the_system_s_kind_is_not
     assert values(path) == [b"other", b"one"]
 
 
+def test_one_that_gives_up_and_cannot_say_so_has_no_slot_any_more(
+    path: Path, pushers: Callable[[int], list[Pusher]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = pushers(2)
+    assert one.log._waiting is not None
+    say = one.log._waiting._say
+
+    def full(slot: int, number: int) -> None:
+        if not number:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        say(slot, number)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(one.log._waiting, "_say", full)
+    monkeypatch.setattr(one.log._waiting, "await_round", interrupted)
+    with somebody_has_the_lock(path), pytest.raises(KeyboardInterrupt):
+        one.topic.push(b"given up")
+    assert one.slot == -1
+    other.topic.push(b"other")
+    assert values(path) == [b"other"]
+
+
 def test_one_that_gives_up_withdraws_its_value(
     path: Path, pushers: Callable[[int], list[Pusher]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,16 +117,19 @@ class Waiting:
         return True
 
     def withdraw_locked(self) -> None:
-        """Asks no more: this process is to write its value itself. Raises OSError; it must not write it then."""
+        """Asks no more: this process is to write its value itself."""
         if self._asks:
-            self._say(self._slot, 0)
+            try:
+                self._say(self._slot, 0)
+            except OSError:  # nobody writes for a slot that nobody has
+                files.turn(self._lock_fd, files.TRY, files.bytes_lock(SLOT_LOCK + self._slot, files.UNLOCKED))
+                self._slot = -1
             self._asks = False
 
     def leave(self) -> None:
         """`withdraw_locked` of who has an answer or an error, and need not have the lock."""
         try:
-            with contextlib.suppress(OSError):
-                self.withdraw_locked()
+            self.withdraw_locked()
         except BaseException:  # an interrupt amid it: or somebody would write the value at any later time
             surely(self.withdraw_locked)
             raise

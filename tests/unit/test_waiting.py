@@ -30,14 +30,15 @@ pytestmark = pytest.mark.skipif(not files.TURNS, reason="the system has no locks
 class Pusher:
     """A store of its own, from which a thread pushes one value."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, meet: bool) -> None:
         self.store = jjq.open(path, maintenance=False)
         self.topic = self.store.topic("t")
         self.log: PartitionLog = self.store.log(self.topic.id, 0)
         self.offset: int | None = None
         self.error: BaseException | None = None
         self._thread: threading.Thread | None = None
-        self.meet_others()
+        if meet:
+            self.meet_others()
 
     def meet_others(self) -> None:
         self.topic.push(b"met")  # which opens its files
@@ -85,11 +86,11 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def pushers(path: Path) -> Iterator[Callable[[int], list[Pusher]]]:
+def pushers(path: Path) -> Iterator[Callable[..., list[Pusher]]]:
     made: list[Pusher] = []
 
-    def make(count: int) -> list[Pusher]:
-        made.extend(Pusher(path) for _ in range(count))
+    def make(count: int, meet: bool = True) -> list[Pusher]:
+        made.extend(Pusher(path, meet) for _ in range(count))
         return made[-count:]
 
     yield make
@@ -300,6 +301,45 @@ def test_who_gets_the_slot_of_a_dead_one_does_not_ask_for_what_that_one_asked(
     assert heir.slot == slot
     one.topic.push(b"one")
     assert values(path) == [b"one"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "full")])
+def test_who_fails_to_take_a_slot_asks_nothing_of_a_dead_one(
+    path: Path, pushers: Callable[..., list[Pusher]], monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    [one], [dead] = pushers(1), pushers(1)
+    assert dead.log._waiting is not None
+    assert dead.log._waiting.ask(b"of the dead", 0)
+    os.close(dead.log._lock_fd)
+    dead.log._lock_fd = files.open_rw(paths(path, "lock")[0])
+    dead.log._waiting._asks = False
+    [heir] = pushers(1, meet=False)
+    heir.topic.push(b"met")
+
+    def fails(*_: object) -> None:
+        raise error
+
+    with heir.log.exclusive():
+        heir.log._open_waiting()
+        assert heir.log._waiting is not None
+        monkeypatch.setattr(heir.log._waiting, "_say", fails)
+        with contextlib.suppress(KeyboardInterrupt):
+            heir.log._waiting.seek_slot_locked()
+    assert heir.slot == -1
+    one.topic.push(b"one")
+    assert values(path) == [b"one"]
+
+
+def test_a_slot_that_is_free_again_is_taken(path: Path, pushers: Callable[[int], list[Pusher]]) -> None:
+    pushers(1)
+    taken = files.open_rw(paths(path, "lock")[0])
+    for slot in range(1, waiting.SLOTS):
+        files.turn(taken, files.TRY, files.bytes_lock(waiting.SLOT_LOCK + slot))
+    [one] = pushers(1)
+    assert one.slot == -1
+    files.close(taken)
+    one.meet_others()
+    assert one.slot == 1
 
 
 def test_one_whose_asking_is_interrupted_by_an_error_of_the_system_s_kind_is_not_written_twice(

@@ -76,7 +76,6 @@ class Waiting:
         self._lock_fd = lock_fd
         self._fd = files.open_lock(directory / NAME)
         self._slot = -1
-        self._sought = False
         self._number = int.from_bytes(os.urandom(7), "little")  # no process comes upon an answer to an earlier one
         self._asks = False
 
@@ -88,17 +87,16 @@ class Waiting:
     # --- who waits ---------------------------------------------------------------------------------------------------
 
     def seek_slot_locked(self) -> None:
-        """Takes a slot, once; where there is none, this process waits for the lock itself."""
-        if self._sought:
+        """Takes a slot; where there is none, or no room on the disk, this process waits for the lock itself."""
+        if self._slot >= 0:
             return
-        self._sought = True
         for slot in range(SLOTS):
-            try:
-                files.turn(self._lock_fd, files.TRY, files.bytes_lock(SLOT_LOCK + slot))
-            except BlockingIOError:
+            if files.is_held(self._lock_fd, SLOT_LOCK + slot):
                 continue
-            self._say(slot, 0)  # what is left of who had it before
-            self._slot = slot
+            with contextlib.suppress(OSError):
+                self._say(slot, 0)  # first: what is left of who had it before counts as soon as somebody has the slot
+                files.turn(self._lock_fd, files.TRY, files.bytes_lock(SLOT_LOCK + slot))
+                self._slot = slot
             return
 
     def ask(self, value: bytes, among: int) -> bool:

@@ -235,6 +235,23 @@ def test_where_the_one_that_writes_fails_each_writes_its_own(
                 assert found == [b"value %d" % number]
 
 
+def test_a_marked_value_whose_entry_is_there_counts_though_that_of_the_others_is_not(
+    path: Path, pushers: Callable[[int], list[Pusher]]
+) -> None:
+    one, other = pushers(2)
+    assert other.log._waiting is not None
+    assert other.log._waiting.ask(b"other", 0)
+    with FailsOnce("write", ".index", least=2 * ENTRY_SIZE, part=ENTRY_SIZE + 40) as disk:
+        offset, _ = one.log.append_value(1, b"one", 0, (b"p", 1))
+    assert disk.failed
+    answer = other.log._waiting.answer()
+    assert answer is not None
+    assert not other.log._waiting.counts(answer)
+    other.log._waiting.leave()
+    assert offset == 2
+    assert values(path) == [b"one"]
+
+
 class FailsOnce(Disk):
     """The first operation of a kind on a file with a certain ending fails, where it brings so many bytes at least."""
 

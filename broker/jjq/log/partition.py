@@ -212,7 +212,11 @@ class PartitionLog(Partition):
                 ts = max(now, active.last_ts)
                 messages = [message.stamped(ts) for message in messages]
                 told = self._reply_to(asked, active, active.end + 1, ts)
-                offset = active.append_locked(self._topic_bytes, self.partition, messages, now, sync, told)
+                offset = active.end
+                try:
+                    active.append_locked(self._topic_bytes, self.partition, messages, now, sync, told)
+                except OSError as error:
+                    self._counted_locked(active, [mine], offset, error)
             else:
                 template = self._facts.template(version)
                 assert template is not None

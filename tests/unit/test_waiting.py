@@ -602,7 +602,7 @@ def test_a_child_does_not_take_its_parents_slot(path: Path, pushers: Callable[[i
     assert sorted(values(path)) == [b"child"] * 5 + [b"other"] + [b"parent"] * 5
 
 
-@pytest.mark.parametrize("at", [waiting.REQUEST_AT, waiting.REQUEST_AT + waiting.REQUEST.size + 1])
+@pytest.mark.parametrize("at", [waiting.REQUEST_AT + at for at in (0, 8, 12, 16, waiting.REQUEST.size + 1)])
 def test_a_request_that_is_not_whole_is_not_written(
     path: Path, pushers: Callable[[int], list[Pusher]], at: int
 ) -> None:

@@ -36,8 +36,9 @@ NUMBERS = struct.Struct(f"<{SLOTS}Q")
 _NUMBER = struct.Struct("<Q")
 # number, active file, position in its index, offset, timestamp, the entry; then the CRC
 ANSWER = struct.Struct(f"<Q16sQQq{ENTRY_SIZE}s")
-# number, `among`, length and CRC of the value, which follows
+# number, `among`, length of the value, which follows, and the CRC of all four
 REQUEST = struct.Struct("<QIII")
+_SAID = struct.Struct("<QII")
 REQUEST_AT = 256  # in a slot
 _VALUE_AT = REQUEST_AT + REQUEST.size
 MOST_BYTES = SLOT_BYTES - _VALUE_AT  # of a value
@@ -104,7 +105,8 @@ class Waiting:
         if self._slot < 0 or len(value) > MOST_BYTES:
             return False
         self._number += 1
-        head = REQUEST.pack(self._number, among, len(value), crc32c(value))
+        said = self._number, among, len(value)
+        head = REQUEST.pack(*said, crc32c(value, crc32c(_SAID.pack(*said))))
         try:
             files.pwrite(self._fd, head + value, _start(self._slot) + REQUEST_AT)
         except OSError:
@@ -196,7 +198,8 @@ class Waiting:
             return None  # it has its answer
         asked, among, length, crc = REQUEST.unpack_from(data, REQUEST_AT)
         value = data[_VALUE_AT : _VALUE_AT + length]
-        if asked != number or len(value) != length or crc32c(value) != crc:
+        # Of all: one that gives up and asks anew writes over what is just being read here.
+        if asked != number or crc32c(value, crc32c(_SAID.pack(asked, among, length))) != crc:
             return None
         # Who has died does not wait.
         return Asked(slot, number, value, among) if files.is_held(self._lock_fd, SLOT_LOCK + slot) else None

@@ -493,24 +493,20 @@ def test_whoever_pushes_writes_what_others_wait_with(
 
 def test_an_answer_whose_file_was_rolled_meanwhile_is_found(path: Path, pushers: Callable[[int], list[Pusher]]) -> None:
     one, other = pushers(2)
-    with somebody_has_the_lock(path):
-        other.push(b"other")
-        log, counts, seen = other.log, other.log._counts, threading.Event()
-
-        def rolled_first(answer: waiting.Answer) -> bool:
-            if not seen.is_set() and counts(answer):
-                seen.set()
-                with one.log.exclusive():
-                    one.log.roll_locked()
-                one.topic.push(b"after")
-                log.forget_active()
-            return counts(answer)
-
-        log._counts = rolled_first  # type: ignore[method-assign]
-        one.push(b"one")
-    assert one.join() is not None
-    assert other.join() is not None
-    assert sorted(values(path)) == sorted([b"one", b"other", *([b"after"] if seen.is_set() else [])])
+    waits = other.log._waiting
+    assert waits is not None
+    assert waits.ask(b"other", 0)
+    one.topic.push(b"one")
+    with one.log.exclusive():
+        assert one.log.roll_locked()
+    one.topic.push(b"after")
+    answer = waits.answer()
+    assert answer is not None
+    assert other.log._counts(answer)  # in the file that it has open
+    other.log.forget_active()
+    assert other.log._counts(answer)
+    assert values(path) == [b"one", b"other", b"after"]
+    waits.leave()
 
 
 def test_an_index_that_is_gone_is_named_and_nothing_is_written_twice(
@@ -589,7 +585,8 @@ def test_a_child_does_not_take_its_parents_slot(path: Path, pushers: Callable[[i
     if not child:
         done = 1
         with contextlib.suppress(BaseException):
-            assert one.log._waiting is None
+            forgotten = one.log._waiting is None
+            assert forgotten
             for _ in range(5):
                 one.topic.push(b"child")
             assert one.log._waiting is None or one.slot != slot  # it may have met its parent

@@ -20,7 +20,6 @@ from jjq import files
 from jjq.log import waiting
 from jjq.log.format import BATCH, ENTRY_SIZE, unpack_entries
 from jjq.log.partition import PartitionLog
-from jjq.log.stream import stream_paths
 from tests.crash.faults import Disk, Operation
 from tests.stores import assert_whole, flip, paths
 
@@ -509,15 +508,22 @@ def test_an_answer_whose_file_was_rolled_meanwhile_is_found(path: Path, pushers:
     waits.leave()
 
 
-def test_an_index_that_is_gone_is_named_and_nothing_is_written_twice(
-    path: Path, pushers: Callable[[int], list[Pusher]]
+@pytest.mark.parametrize("code", [errno.ENOENT, errno.EMFILE])
+def test_where_an_index_cannot_be_read_the_error_says_to_look_first(
+    path: Path, pushers: Callable[[int], list[Pusher]], monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     one, other = pushers(2)
     assert one.log._waiting is not None
     answer = waiting.Answer(1, bytes(16), 0, 0, 0, bytes(ENTRY_SIZE))
-    index = stream_paths(paths(path, "lock")[0].parent, "0" * 32)[1]
-    with pytest.raises(jjq.StoreError, match=f"{index} is gone.*may be there or not"):
-        one.log._waiting.counts(answer)
+
+    def fails(_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(files, "open_ro", fails)
+    with pytest.raises(jjq.StoreError, match=f"{os.strerror(code)}; look first whether the record is there") as raised:
+        one.log._counts(answer)
+    monkeypatch.undo()
+    assert not raised.value.retryable
     other.topic.push(b"goes on")
 
 

@@ -274,11 +274,21 @@ class PartitionLog(Partition):
         return None
 
     def _counts(self, answer: Answer) -> bool:
+        """Whether the entry of an answer is in the index. Raises StoreError where that cannot be seen."""
         active, waiting = self._active, self._waiting
         assert waiting is not None
-        if active is not None and active.uuid == answer.uuid.hex():
-            return active.has(answer.entry, answer.position)
-        return waiting.counts(answer)
+        try:
+            if active is not None and active.uuid == answer.uuid.hex():
+                return active.has(answer.entry, answer.position)
+            return waiting.counts(answer)
+        except OSError as error:
+            unknown = StoreError(
+                f"another process wrote a record for this one to {self.directory}, but its index cannot be read: "
+                f"{error.strerror}; look first whether the record is there",
+                operation="append to", path=str(self.directory), errno=error.errno,
+            )  # fmt: skip
+            unknown.retryable = False
+            raise unknown from error
 
     def _asked_locked(self, settings: LogSettings) -> list[Asked]:
         """What other processes wait with, and may be written as the topic is now."""

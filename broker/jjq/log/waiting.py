@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jjq import files
-from jjq.errors import StoreError
 from jjq.interrupts import surely
 from jjq.log.format import ENTRY_SIZE, crc32c
 from jjq.log.requests import OneValue
@@ -154,15 +153,8 @@ class Waiting:
         return answer if self._asks and answer.number == self._number else None
 
     def counts(self, answer: Answer) -> bool:
-        """Whether the entry of an answer is in the index. Raises StoreError where the index is gone."""
-        path = stream_paths(self._directory, answer.uuid.hex())[1]
-        try:
-            fd = files.open_ro(path)
-        except FileNotFoundError as error:
-            raise StoreError(
-                f"{path} is gone, with which another process wrote a record for this one: it may be there or not",
-                operation="append to", path=str(path), errno=error.errno,
-            ) from error  # fmt: skip
+        """Whether the entry of an answer is in the index."""
+        fd = files.open_ro(stream_paths(self._directory, answer.uuid.hex())[1])
         try:
             return files.pread(fd, ENTRY_SIZE, answer.position) == answer.entry
         finally:

@@ -162,7 +162,8 @@ class Topic:
         partition (CRC32C modulo partitions) unless `partition` does; without either, partitions take turns.
         `timestamp` (an aware datetime, or microseconds) only where the topic's timestamps are the producer's. Channels do
         not deliver it before `delay` (seconds) is over; everybody else sees it at once.
-        Raises InvalidArgument, SchemaMismatch, RecordTooLarge, TopicDeleted, StoreError; then nothing was appended.
+        Raises InvalidArgument, SchemaMismatch, RecordTooLarge, TopicDeleted, StoreError; then nothing was appended, unless it says that the
+        record may be there.
         """
         if (
             key is None

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import signal
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -75,39 +74,66 @@ def test_each_record_is_where_its_push_said_and_syncs_are_shared(tmp_path: Path)
     assert_whole(path)
 
 
-def stopped(path: Path, pipe: Connection) -> None:
-    """Has the partition's lock until it is told, or dies."""
-    with jjq.open(path, maintenance=False) as store, store.log(store.topic("t").id, 0).exclusive():
-        pipe.send(None)
-        pipe.recv()
+def pushes_on(path: Path, number: int, pipe: Connection, barrier: Any) -> None:
+    """Until it is told to stop."""
+    with jjq.open(path, maintenance=False) as store:
+        topic = store.topic("t")
+        barrier.wait()
+        told: list[int] = []
+        while not pipe.poll():
+            told.append(single(topic, number, len(told)))
+        pipe.send(told)
+
+
+def takes_the_lock(path: Path, pipe: Connection, barrier: Any) -> None:
+    """Pushes until it has met others, then has the partition's lock until it dies."""
+    with jjq.open(path, maintenance=False) as store:
+        topic = store.topic("t")
+        log = store.log(topic.id, 0)
+        barrier.wait()
+        while log._waiting is None:
+            topic.push(b"to meet others")
+        with log.exclusive():
+            pipe.send(None)
+            pipe.recv()
 
 
 def test_those_who_wait_go_on_when_the_one_that_has_the_lock_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with jjq.open(path, maintenance=False) as store:
-        store.create_topic("t", sync="always").push(name(9, 9))
-    here, there = CONTEXT.Pipe()
-    holder = CONTEXT.Process(target=stopped, args=(path, there), daemon=True)
-    holder.start()
-    here.recv()
-    barrier = CONTEXT.Barrier(3)
+        store.create_topic("t", sync="always")
+    barrier = CONTEXT.Barrier(4)
     processes, pipes = [], []
-    for number in range(3):
+    for number, target in enumerate((pushes_on, pushes_on, pushes_on, takes_the_lock)):
         mine, theirs = CONTEXT.Pipe()
-        processes.append(CONTEXT.Process(target=pushes, args=(path, number, theirs, barrier), daemon=True))
+        arguments = (path, number, theirs, barrier) if target is pushes_on else (path, theirs, barrier)
+        processes.append(CONTEXT.Process(target=target, args=arguments, daemon=True))
         processes[-1].start()
         pipes.append(mine)
-    while waiting(path) < 1:
+    pipes[-1].recv()
+    while waiting(path) < 3:
         os.sched_yield()
-    assert holder.pid is not None
-    os.kill(holder.pid, signal.SIGKILL)
-    assert sorted(offset for pipe in pipes for offset in pipe.recv()) == list(range(1, 1 + 3 * COUNT))
-    for process in processes:
-        process.join()
+    processes[-1].kill()
+    with jjq.open(path, maintenance=False) as store:
+        topic = store.topic("t")
+        before = topic.offsets()[0].end
+        while topic.offsets()[0].end < before + 50:
+            os.sched_yield()
+        for pipe in pipes[:3]:
+            pipe.send("stop")
+        told = [pipe.recv() for pipe in pipes[:3]]
+        for process in processes:
+            process.join()
+        values = topic.read().read_all()["value"].to_pylist()
+    for number, offsets in enumerate(told):
+        assert [values[offset] for offset in offsets] == [name(number, call) for call in range(len(offsets))]
+    mine = [value for value in values if value != b"to meet others"]
+    assert len(set(mine)) == len(mine) == sum(map(len, told))
     assert_whole(path)
 
 
 def waiting(path: Path) -> int:
-    """How many wait for the partition's lock."""
-    inode = f":{paths(path, 'lock')[0].stat().st_ino} "
-    return sum("->" in line and inode in line for line in Path("/proc/locks").read_text().splitlines())
+    """How many wait for the partition's lock, or for the end of a round."""
+    inodes = [f":{paths(path, each)[0].stat().st_ino} " for each in ("lock", "waiting")]
+    lines = Path("/proc/locks").read_text().splitlines()
+    return sum("->" in line and any(inode in line for inode in inodes) for line in lines)

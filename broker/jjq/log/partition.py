@@ -21,13 +21,14 @@ from jjq.errors import JjqError, StoreError
 from jjq.interrupts import surely
 from jjq.log.active import ActiveFile
 from jjq.log.contracts import LogCatalog, LogSettings, TopicFacts
-from jjq.log.format import ENTRY_SIZE, NO_MARK
+from jjq.log.format import ENTRY_SIZE, NO_MARK, Encoded
 from jjq.log.requests import MorePartitions, OneValue, Request, encode_all, one_marked
 from jjq.log.rolling import Partition
 from jjq.log.waiting import END_ROUND, Answer, Asked, Waiting
 
 _GROUP_BYTES = 32 << 20  # what one leader writes at once
 _LOOKS = 30  # at what became of a value, before one waits for the lock
+_ROUNDS = 3  # so many that one has seen end, the first of them begun before, wrote nothing for others
 Told = Callable[[int, list[bytes]], None]
 _size = operator.attrgetter("size")
 
@@ -192,7 +193,7 @@ class PartitionLog(Partition):
                 queue.popleft()
 
     def _write_value(self, value: bytes, among: int, mark: tuple[bytes, int]) -> tuple[int, int]:
-        """One value; where it waits for the disk, with what other processes wait with, or by one of them."""
+        """Writes one value, or has another process write it; what others wait with goes along."""
         settings = self._settings
         try:
             if settings is None or settings.sync != "always" or not files.TURNS:
@@ -206,17 +207,10 @@ class PartitionLog(Partition):
             if 0 < among < settings.partitions:
                 raise MorePartitions
             version, sync = settings.schema_version, settings.sync == "always"
-            if self._waiting is not None and sync and (asked := self._asked_locked(settings)):
+            if asked := self._asked_locked(settings):
                 mine = OneValue(value, among) if mark is NO_MARK else one_marked(version, value, among, mark)
-                _, messages = encode_all([mine, *asked], self._facts, version)
-                ts = max(now, active.last_ts)
-                messages = [message.stamped(ts) for message in messages]
-                told = self._reply_to(asked, active, active.end + 1, ts)
-                offset = active.end
-                try:
-                    active.append_locked(self._topic_bytes, self.partition, messages, now, sync, told)
-                except OSError as error:
-                    self._counted_locked(active, [mine], offset, error)
+                groups, messages = encode_all([mine, *asked], self._facts, version)
+                _, offset, ts = self._append_locked(active, [mine], groups, messages, asked, now, sync)
             else:
                 template = self._facts.template(version)
                 assert template is not None
@@ -230,12 +224,11 @@ class PartitionLog(Partition):
                 try:
                     files.set_lock(self._lock_fd, files.FREE)
                 finally:
-                    if self._in_turn:
+                    if self._waiting is not None:
                         try:
-                            files.turn(self._lock_fd, files.TRY, END_ROUND)
+                            files.turn(self._waiting.fd, files.TRY, END_ROUND)
                         finally:
-                            if self._waiting is not None:
-                                self._waiting.leave()
+                            self._waiting.leave()
         if settings.sync == "interval":
             self._unsynced(self, settings.sync_interval_ms / 1000)
         return offset, ts
@@ -243,7 +236,6 @@ class PartitionLog(Partition):
     def _lock_or_ask(self, value: bytes, among: int, mark: tuple[bytes, int]) -> Answer | None:
         """Takes the lock, or has the one that has it write a value. The caller unlocks."""
         fd, waiting = self._lock_fd, self._waiting
-        self._in_turn = True
         if not files.try_turn(fd):
             if waiting is None or mark is not NO_MARK or not waiting.ask(value, among):
                 files.lock_in_turn(fd)
@@ -258,32 +250,37 @@ class PartitionLog(Partition):
 
     def _await(self, waiting: Waiting) -> Answer | None:
         """What became of what this process asks; None where it is to do that itself, and has the lock."""
-        fd = self._lock_fd
+        fd, seen = self._lock_fd, set()
         for _ in range(_LOOKS):
-            waiting.await_round()
-            if (answer := waiting.answer()) is not None and self._counts(answer):
+            seen.add(waiting.await_round())
+            if (answer := self._answered(waiting)) is not None:
                 return answer
+            if len(seen) > _ROUNDS:
+                files.lock_in_turn(fd)
+                break
             if files.try_turn(fd):
                 break
             os.sched_yield()  # who has the lock is yet to say so
         else:
             files.lock_in_turn(fd)
-        if (answer := waiting.answer()) is not None and self._counts(answer):
-            return answer
-        waiting.withdraw_locked()
-        return None
+        if (answer := self._answered(waiting)) is None:
+            waiting.withdraw()
+        return answer
 
-    def _counts(self, answer: Answer) -> bool:
-        """Whether the entry of an answer is in the index. Raises StoreError where that cannot be seen."""
-        active, waiting = self._active, self._waiting
-        assert waiting is not None
+    def _answered(self, waiting: Waiting) -> Answer | None:
+        """The answer to what this process asks, if it is true: where it has the lock, it never will be else. Raises StoreError where that
+        cannot be seen."""
+        active = self._active
         try:
+            answer = waiting.answer()
+            if answer is None:
+                return None
             if active is not None and active.uuid == answer.uuid.hex():
-                return active.has(answer.entry, answer.position)
-            return waiting.counts(answer)
+                return answer if active.has(answer.entry, answer.position) else None
+            return answer if waiting.counts(answer) else None
         except OSError as error:
             unknown = StoreError(
-                f"another process wrote a record for this one to {self.directory}, but its index cannot be read: "
+                f"another process may have written a record for this one to {self.directory}, and whether it has cannot be read: "
                 f"{error.strerror}; look first whether the record is there",
                 operation="append to", path=str(self.directory), errno=error.errno,
             )  # fmt: skip
@@ -328,22 +325,12 @@ class PartitionLog(Partition):
                     return
             if late or settings.schema_version != version:
                 groups, messages = encode_all(requests, self._facts, settings.schema_version)
-            stamp = max(now, active.last_ts)
-            messages = [
-                message.stamped(stamp) if group[0].stamps is None else message
-                for message, group in zip(messages, groups, strict=True)
-            ]
-            offset = active.end
-            told = None
-            if asked := self._asked_locked(settings):
-                template = self._facts.template(settings.schema_version)
-                assert template is not None
-                messages.append(template.encode_values([each.value for each in asked]).stamped(stamp))
-                told = self._reply_to(asked, active, offset + sum(each.rows for each in requests), stamp)
-            try:
-                active.append_locked(self._topic_bytes, self.partition, messages, now, settings.sync == "always", told)
-            except OSError as error:
-                requests = self._counted_locked(active, requests, offset, error)
+            asked = self._asked_locked(settings)
+            if asked:
+                groups.append([*asked])
+                messages += encode_all(asked, self._facts, settings.schema_version)[1]
+            sync = settings.sync == "always"
+            requests, offset, stamp = self._append_locked(active, requests, groups, messages, asked, now, sync)
         except OSError as error:
             raise files.translate(error, "append to", self.directory) from error
         finally:
@@ -351,14 +338,32 @@ class PartitionLog(Partition):
                 try:
                     files.set_lock(self._lock_fd, files.FREE)
                 finally:
-                    if self._in_turn:
-                        files.turn(self._lock_fd, files.TRY, END_ROUND)
+                    if self._waiting is not None:
+                        files.turn(self._waiting.fd, files.TRY, END_ROUND)
         if settings.sync == "interval":
             self._unsynced(self, settings.sync_interval_ms / 1000)
         for request in requests:
             request.timestamp = stamp if request.stamps is None else request.stamps[0]
             request.offset = offset  # last: who has one is there
             offset += request.rows
+
+    def _append_locked(
+        self, active: ActiveFile, requests: list[Request], groups: list[list[Request]], messages: list[Encoded],
+        asked: list[Asked], now: int, sync: bool,
+    ) -> tuple[list[Request], int, int]:  # fmt: skip
+        """Appends the messages that the groups have become: this process's requests, then what others ask, which is told what becomes of it.
+        Returns the requests that are there, the offset of the first, and the time."""
+        stamp, offset = max(now, active.last_ts), active.end
+        messages = [
+            message.stamped(stamp) if group[0].stamps is None else message
+            for message, group in zip(messages, groups, strict=True)
+        ]
+        told = self._reply_to(asked, active, offset + sum(each.rows for each in requests), stamp) if asked else None
+        try:
+            active.append_locked(self._topic_bytes, self.partition, messages, now, sync, told)
+        except OSError as error:
+            requests = self._counted_locked(active, requests, offset, error)
+        return requests, offset, stamp
 
     def _counted_locked(self, active: ActiveFile, requests: list[Request], end: int, error: OSError) -> list[Request]:
         """After an append to `end` that failed: the requests that are there all the same, because the disk has taken the entries

@@ -44,7 +44,6 @@ class Partition:
         self._grace_us = grace_us
         self._leader = threading.Lock()
         self._lock_fd = -1
-        self._in_turn = False  # whether others may wait for what this process does with the lock
         self._waiting: Waiting | None = None  # once it has met others
         self._active: ActiveFile | None = None
         self._looked_at = 0  # when its name was looked for
@@ -57,22 +56,22 @@ class Partition:
         if self._lock_fd < 0:
             self._open_lock()
         settings = self._settings
-        self._in_turn = files.TURNS and (settings is None or settings.sync == "always")
-        if not self._in_turn:
+        if settings is not None and settings.sync != "always":
             files.set_lock(self._lock_fd, files.EXCLUSIVE)
             return
         # A turn is a sync long, so who is passed over waits for many.
         if not files.try_turn(self._lock_fd):
             files.lock_in_turn(self._lock_fd)
-            self._open_waiting()
+            if settings is not None:
+                self._open_waiting()
         if self._waiting is not None:
             self._waiting.begin_round_locked()
 
     def _open_waiting(self) -> None:
         """Others push as well: they may ask this process."""
-        if self._waiting is None:
+        if self._waiting is None and files.TURNS:
             with contextlib.suppress(OSError):  # then each waits for the lock
-                self._waiting = Waiting(self.directory, self._lock_fd)
+                self._waiting = Waiting(self.directory)
 
     def _open_lock(self) -> None:
         with files.translated("lock", self.directory):
@@ -99,8 +98,8 @@ class Partition:
                     try:
                         files.set_lock(self._lock_fd, files.FREE)
                     finally:
-                        if self._in_turn:
-                            files.turn(self._lock_fd, files.TRY, END_ROUND)
+                        if self._waiting is not None:
+                            files.turn(self._waiting.fd, files.TRY, END_ROUND)
 
     # --- the active file, under the lock -----------------------------------------------------------------------------
 
@@ -359,12 +358,12 @@ class Partition:
     def close(self) -> None:
         with self._leader:
             self.forget_active()
-            fd, self._lock_fd = self._lock_fd, -1
-            if fd >= 0:
-                files.close(fd)
             waiting, self._waiting = self._waiting, None
             if waiting is not None:
                 waiting.close()
+            fd, self._lock_fd = self._lock_fd, -1
+            if fd >= 0:
+                files.close(fd)
 
     def after_fork(self) -> None:
         """In a forked child: closing the descriptors leaves the parent's locks alone, unlocking would not."""

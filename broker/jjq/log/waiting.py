@@ -24,12 +24,12 @@ from jjq.log.stream import stream_paths
 NAME = "waiting"
 SLOTS = 64
 SLOT_BYTES = 4096
-# Locks of bytes of the partition's lock file: who has one of the first ones has the slot of that number, and who has one of the others is
-# at a round, for whose end others wait.
-SLOT_LOCK, _ROUND_LOCK = 1, 1 + SLOTS
-_BEGIN = [files.bytes_lock(_ROUND_LOCK + number) for number in range(SLOTS)]
-_AWAIT = [files.bytes_lock(_ROUND_LOCK + number, files.SHARED) for number in range(SLOTS)]
-END_ROUND = files.bytes_lock(_ROUND_LOCK, files.UNLOCKED, SLOTS)
+# Locks of bytes of the file: who has one of the first 64 has the slot of that number, and who has one of the next 64 is at a round, for
+# whose end others wait.
+_SLOT_LOCKS = [files.bytes_lock(number) for number in range(SLOTS)]
+_BEGIN = [files.bytes_lock(SLOTS + number) for number in range(SLOTS)]
+_AWAIT = [files.bytes_lock(SLOTS + number, files.SHARED) for number in range(SLOTS)]
+END_ROUND = files.bytes_lock(SLOTS, files.UNLOCKED, SLOTS)
 # The numbers of the requests, by slot (0 for none), and the byte of the last round
 NUMBERS = struct.Struct(f"<{SLOTS}Q")
 _NUMBER = struct.Struct("<Q")
@@ -71,16 +71,15 @@ def _start(slot: int) -> int:
 class Waiting:
     """The file `waiting` of a partition, as one process has it; made if missing."""
 
-    def __init__(self, directory: Path, lock_fd: int) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._lock_fd = lock_fd
-        self._fd = files.open_lock(directory / NAME)
+        self.fd = files.open_lock(directory / NAME)
         self._slot = -1
         self._number = int.from_bytes(os.urandom(7), "little")  # no process comes upon an answer to an earlier one
         self._asks = False
 
     def close(self) -> None:
-        fd, self._fd = self._fd, -1  # first: what is closed again after an interrupt may be another file by then
+        fd, self.fd = self.fd, -1  # first: what is closed again after an interrupt may be another file by then
         if fd >= 0:
             files.close(fd)
 
@@ -91,11 +90,11 @@ class Waiting:
         if self._slot >= 0:
             return
         for slot in range(SLOTS):
-            if files.is_held(self._lock_fd, SLOT_LOCK + slot):
+            if files.is_held(self.fd, slot):
                 continue
             with contextlib.suppress(OSError):
                 self._say(slot, 0)  # first: what is left of who had it before counts as soon as somebody has the slot
-                files.turn(self._lock_fd, files.TRY, files.bytes_lock(SLOT_LOCK + slot))
+                files.turn(self.fd, files.TRY, _SLOT_LOCKS[slot])
                 self._slot = slot
             return
 
@@ -107,7 +106,7 @@ class Waiting:
         said = self._number, among, len(value)
         head = REQUEST.pack(*said, crc32c(value, crc32c(_SAID.pack(*said))))
         try:
-            files.pwrite(self._fd, head + value, _start(self._slot) + REQUEST_AT)
+            files.pwrite(self.fd, head + value, _start(self._slot) + REQUEST_AT)
         except OSError:
             return False
         self._asks = True
@@ -115,38 +114,50 @@ class Waiting:
             self._say(self._slot, self._number)
         return True
 
-    def withdraw_locked(self) -> None:
-        """Asks no more: this process is to write its value itself."""
+    def withdraw(self) -> None:
+        """Asks no more. Who has the partition's lock may write its value itself then; who has not knows that nobody does much later."""
         if self._asks:
             try:
                 self._say(self._slot, 0)
             except OSError:  # nobody writes for a slot that nobody has
-                files.turn(self._lock_fd, files.TRY, files.bytes_lock(SLOT_LOCK + self._slot, files.UNLOCKED))
+                files.turn(self.fd, files.TRY, files.bytes_lock(self._slot, files.UNLOCKED))
                 self._slot = -1
             self._asks = False
 
     def leave(self) -> None:
-        """`withdraw_locked` of who has an answer or an error, and need not have the lock."""
+        """`withdraw`, for sure: or somebody would write the value at any later time."""
         try:
-            self.withdraw_locked()
-        except BaseException:  # an interrupt amid it: or somebody would write the value at any later time
-            surely(self.withdraw_locked)
+            self.withdraw()
+        except BaseException:
+            surely(self.withdraw)
             raise
 
     def _say(self, slot: int, number: int) -> None:
-        files.pwrite(self._fd, _NUMBER.pack(number), slot * _NUMBER.size)
+        files.pwrite(self.fd, _NUMBER.pack(number), slot * _NUMBER.size)
 
-    def await_round(self) -> None:
-        """Waits until who has the lock is done, or dead; not at all where it has not said yet that it is at a round. The caller unlocks
-        END_ROUND, also after an interrupt."""
-        last = files.look(self._fd, 1, NUMBERS.size)
-        if last:
-            files.turn(self._lock_fd, files.WAIT, _AWAIT[last[0] % SLOTS])
-            files.turn(self._lock_fd, files.TRY, END_ROUND)
+    def await_round(self) -> int:
+        """Waits until who has the lock is done, or dead; not at all where it has not said yet that it is at a round. Returns the byte of
+        the round, -1 for none. The caller unlocks END_ROUND, also after an interrupt."""
+        number = self._last_round()
+        if number >= 0:
+            files.turn(self.fd, files.WAIT, _AWAIT[number])
+            files.turn(self.fd, files.TRY, END_ROUND)
+        return number
+
+    def _last_round(self) -> int:
+        said = self._look(1, NUMBERS.size)
+        return said[0] % SLOTS if said else -1
+
+    def _look(self, length: int, position: int) -> bytes:
+        """Of a file that cannot be read as much as of one that says nothing: then each waits for the lock."""
+        try:
+            return files.look(self.fd, length, position)
+        except OSError:
+            return b""
 
     def answer(self) -> Answer | None:
-        """What was said to what this process asks."""
-        data = files.look(self._fd, ANSWER.size + 4, _start(self._slot))
+        """What was said to what this process asks. Raises OSError."""
+        data = files.look(self.fd, ANSWER.size + 4, _start(self._slot))
         if len(data) < ANSWER.size + 4 or crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
             return None
         answer = Answer._make(ANSWER.unpack_from(data))
@@ -164,18 +175,22 @@ class Waiting:
 
     def begin_round_locked(self) -> None:
         """Says whose end those are to wait for that come from now on; the caller unlocks END_ROUND."""
-        last = files.look(self._fd, 1, NUMBERS.size)
-        # Another byte each time: those who waited for the last round's end may not have run yet.
-        number = (last[0] + 1) % SLOTS if last else 0
-        with contextlib.suppress(
-            OSError
-        ):  # a process was stopped just there, or the disk is full: those who come wait for the lock
-            files.turn(self._lock_fd, files.TRY, _BEGIN[number])
-            files.pwrite(self._fd, bytes((number,)), NUMBERS.size)
+        self.withdraw()  # nothing, unless interrupts came one after the other
+        # Another byte each time: those who waited for the last round's end may not have run yet. One that is held is of a process that
+        # was stopped just there.
+        last = self._last_round()
+        for number in (each % SLOTS for each in range(last + 1, last + SLOTS)):
+            try:
+                files.turn(self.fd, files.TRY, _BEGIN[number])
+            except BlockingIOError:
+                continue
+            with contextlib.suppress(OSError):  # then those who come wait for the lock
+                files.pwrite(self.fd, bytes((number,)), NUMBERS.size)
+            return
 
     def asked_locked(self) -> list[Asked]:
         """What others wait with."""
-        data = files.look(self._fd, NUMBERS.size, 0)
+        data = self._look(NUMBERS.size, 0)
         if len(data) < NUMBERS.size or data.count(0) == len(data):
             return []
         asked = []
@@ -185,7 +200,7 @@ class Waiting:
         return asked
 
     def _request(self, slot: int, number: int) -> Asked | None:
-        data = files.look(self._fd, SLOT_BYTES, _start(slot))
+        data = self._look(SLOT_BYTES, _start(slot))
         if len(data) < _VALUE_AT or _NUMBER.unpack_from(data)[0] == number:
             return None  # it has its answer
         asked, among, length, crc = REQUEST.unpack_from(data, REQUEST_AT)
@@ -194,7 +209,7 @@ class Waiting:
         if asked != number or crc32c(value, crc32c(_SAID.pack(asked, among, length))) != crc:
             return None
         # Who has died does not wait.
-        return Asked(slot, number, value, among) if files.is_held(self._lock_fd, SLOT_LOCK + slot) else None
+        return Asked(slot, number, value, among) if files.is_held(self.fd, slot) else None
 
     def reply_locked(
         self, asked: Sequence[Asked], uuid: str, position: int, offset: int, ts: int, entry: bytes
@@ -205,4 +220,4 @@ class Waiting:
         """
         for number, each in enumerate(asked):
             said = ANSWER.pack(each.number, bytes.fromhex(uuid), position, offset + number, ts, entry)
-            files.pwrite(self._fd, said + crc32c(said).to_bytes(4, "little"), _start(each.slot))
+            files.pwrite(self.fd, said + crc32c(said).to_bytes(4, "little"), _start(each.slot))

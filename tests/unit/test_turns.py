@@ -156,7 +156,9 @@ def test_an_interrupt_right_after_a_lock_leaves_it_free(
 ) -> None:  # fmt: skip
     code = inspect.unwrap(function).__code__
     lines, first = inspect.getsourcelines(inspect.unwrap(function))
-    locking = [first + number for number, line in enumerate(lines) if re.search(r"\.(lock|_lock|try_turn)\(", line)]
+    locking = [
+        first + number for number, line in enumerate(lines) if re.search(r"\.(lock|_lock|try_turn)\(|EXCLUSIVE", line)
+    ]
     assert locking
     with jjq.open(tmp_path / "store", maintenance=False) as store:
         topic = store.create_topic("t", sync="none" if function is PartitionLog._write_value else "always")

@@ -196,8 +196,10 @@ class PartitionLog(Partition):
         """Writes one value, or has another process write it; what others wait with goes along."""
         settings = self._settings
         try:
-            if settings is None or settings.sync != "always" or not files.TURNS:
+            if settings is None:
                 self._lock()
+            elif settings.sync != "always":
+                files.set_lock(self._lock_fd, files.EXCLUSIVE)  # as `_lock` does, with a call less
             elif (answer := self._lock_or_ask(value, among, mark)) is not None:
                 return answer.offset, answer.ts
             now = now_us()
@@ -207,7 +209,7 @@ class PartitionLog(Partition):
             if 0 < among < settings.partitions:
                 raise MorePartitions
             version, sync = settings.schema_version, settings.sync == "always"
-            if asked := self._asked_locked(settings):
+            if self._waiting is not None and (asked := self._asked_locked(settings)):
                 mine = OneValue(value, among) if mark is NO_MARK else one_marked(version, value, among, mark)
                 groups, messages = encode_all([mine, *asked], self._facts, version)
                 _, offset, ts = self._append_locked(active, [mine], groups, messages, asked, now, sync)

@@ -283,7 +283,7 @@ class PartitionLog(Partition):
         except OSError as error:
             unknown = StoreError(
                 f"another process may have written a record for this one to {self.directory}, and whether it has cannot be read: "
-                f"{error.strerror}; look first whether the record is there",
+                f"{error.strerror or error}; look first whether the record is there",
                 operation="append to", path=str(self.directory), errno=error.errno,
             )  # fmt: skip
             unknown.retryable = False

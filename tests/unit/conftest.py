@@ -5,8 +5,17 @@ from pathlib import Path
 
 import pytest
 
+import jjq
 from tests.pushers import Pusher
 from tests.stores import assert_whole
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A store with a topic `t` whose pushes wait for the disk."""
+    with jjq.open(tmp_path / "store", maintenance=False) as store:
+        store.create_topic("t", sync="always")
+    return tmp_path / "store"
 
 
 @pytest.fixture

@@ -21,13 +21,6 @@ from tests.stores import paths
 pytestmark = pytest.mark.skipif(not files.TURNS, reason="the system has no locks of the open file")
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    with jjq.open(tmp_path / "store", maintenance=False) as store:
-        store.create_topic("t", sync="always")
-    return tmp_path / "store"
-
-
 def test_one_message_and_one_sync_for_all_that_wait(
     path: Path, pushers: Callable[[int], list[Pusher]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

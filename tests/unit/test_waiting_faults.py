@@ -22,13 +22,6 @@ from tests.stores import flip, paths
 pytestmark = pytest.mark.skipif(not files.TURNS, reason="the system has no locks of the open file")
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    with jjq.open(tmp_path / "store", maintenance=False) as store:
-        store.create_topic("t", sync="always")
-    return tmp_path / "store"
-
-
 @pytest.mark.parametrize("kind", ["write", "sync", "answer", "entry", "half an entry"])
 def test_where_the_one_that_writes_fails_each_writes_its_own(
     path: Path, pushers: Callable[[int], list[Pusher]], kind: str

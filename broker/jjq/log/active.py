@@ -31,6 +31,8 @@ _AHEAD_PUSHES = 64
 AHEAD_LEAST = 8  # for fewer pushes it is not worth it
 _MOST_AT_ONCE = 64 * ENTRY_SIZE  # what others add while one waits for its turn is less
 
+Told = Callable[[int, list[bytes]], None]  # of the byte of an index at which entries will be, and of these
+
 
 def _ahead(start: int, length: int) -> bytes:
     """The zeros to lay out behind `length` bytes at `start`: at most as many as the bytes that are there before them. A full disk need
@@ -230,7 +232,7 @@ class ActiveFile:
         return not self._ends_locked() or self._index_size % ENTRY_SIZE != 0
 
     def append_locked(self, topic: bytes, partition: int, messages: Sequence[Encoded], now: int, sync: bool,
-                      told: Callable[[int, list[bytes]], None] | None = None) -> int:  # fmt: skip
+                      told: Told | None = None) -> int:  # fmt: skip
         """Writes messages one after the other; returns the offset of the first. With `sync` they are on disk on return. `told` hears, before
         they count, which entries they will have, and at which byte of the index.
 

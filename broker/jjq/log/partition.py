@@ -19,7 +19,7 @@ from jjq import files
 from jjq.clock import now_us
 from jjq.errors import JjqError, StoreError
 from jjq.interrupts import surely
-from jjq.log.active import ActiveFile
+from jjq.log.active import ActiveFile, Told
 from jjq.log.contracts import LogCatalog, LogSettings, TopicFacts
 from jjq.log.format import ENTRY_SIZE, NO_MARK, Encoded
 from jjq.log.requests import MorePartitions, OneValue, Request, encode_all, one_marked
@@ -29,7 +29,6 @@ from jjq.log.waiting import END_ROUND, Answer, Asked, Waiting
 _GROUP_BYTES = 32 << 20  # what one leader writes at once
 _LOOKS = 30  # at what became of a value, before one waits for the lock
 _ROUNDS = 3  # so many that one has seen end, the first of them begun before, wrote nothing for others
-Told = Callable[[int, list[bytes]], None]
 _size = operator.attrgetter("size")
 
 

@@ -1,7 +1,9 @@
 """Hundreds of clients of one stream, of whom some never read: the others get everything, and memory stays as it is."""
 
 import asyncio
+import contextlib
 import socket
+import time
 from pathlib import Path
 
 import httpx
@@ -45,16 +47,16 @@ async def reader(port: int, ready: asyncio.Semaphore, marks: list[int]) -> list[
     return ids
 
 
-async def clients(port: int, push: jjq.Topic, pid: int) -> tuple[list[list[bytes]], list[int], list[socket.socket]]:
+def ask(sock: socket.socket, port: int) -> None:
+    """Begins the stream, of which nothing is read."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.connect(("127.0.0.1", port))
+    sock.sendall(REQUEST)
+
+
+async def clients(port: int, push: jjq.Topic, pid: int) -> tuple[list[list[bytes]], list[int]]:
     ready, marks = asyncio.Semaphore(0), [0] * (EVENTS + 1)
     readers = [asyncio.ensure_future(reader(port, ready, marks)) for _ in range(CLIENTS)]
-    deaf = []
-    for _ in range(DEAF):
-        sock = socket.socket()
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sock.connect(("127.0.0.1", port))
-        sock.sendall(REQUEST)
-        deaf.append(sock)
     for _ in range(CLIENTS):
         await ready.acquire()
     memory = []
@@ -67,7 +69,12 @@ async def clients(port: int, push: jjq.Topic, pid: int) -> tuple[list[list[bytes
                 if each.done():
                     each.result()
         memory.append(anonymous_bytes(pid))
-    return await asyncio.gather(*readers), memory, deaf
+    return await asyncio.gather(*readers), memory
+
+
+def slow_clients(http: httpx.Client) -> int:
+    lines = http.get("/metrics").text.splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("jjq_http_slow_clients_total "))
 
 
 @pytest.mark.slow
@@ -76,17 +83,24 @@ def test_those_who_never_read_cost_nothing_and_hold_up_nobody(tmp_path: Path) ->
     path = tmp_path / "store"
     with jjq.open(path) as store:
         topic = store.create_topic("events", schema=SCHEMA, sync="none")
-        with serving(path, "--no-flight", "--buffer-bytes", "64KB", "--heartbeat-s", "300") as broker:
+        with (
+            serving(path, "--no-flight", "--buffer-bytes", "64KB", "--heartbeat-s", "300") as broker,
+            httpx.Client(base_url=broker.http, timeout=60) as http,
+            contextlib.ExitStack() as deaf,
+        ):
             port = int(broker.http.rpartition(":")[2])
-            got, (warm, end), deaf = asyncio.run(clients(port, topic, broker.process.pid))
+            for _ in range(DEAF):
+                ask(deaf.enter_context(socket.socket()), port)
+            got, (warm, end) = asyncio.run(clients(port, topic, broker.process.pid))
             assert all(each == got[0] for each in got)
             assert got[0] == sorted(got[0])
             assert end - warm < MOST_GROWTH, f"{warm >> 20} MiB became {end >> 20} MiB"
-            with httpx.Client(base_url=broker.http, timeout=60) as client:
-                text = client.get("/metrics").text
-            assert f"jjq_http_slow_clients_total {DEAF}" in text.splitlines()
-            for sock in deaf:
-                sock.close()
+            # Whoever reads what was before, as on a busy machine, has a minute to take something.
+            deadline = time.monotonic() + 300
+            while (cut := slow_clients(http)) < DEAF:
+                assert time.monotonic() < deadline, f"{cut} of {DEAF} are cut off"
+            assert cut == DEAF
+            deaf.close()
             assert broker.stop() == 0
     assert_whole(path)
 

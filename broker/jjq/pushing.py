@@ -23,7 +23,7 @@ from jjq.schema import (
     is_frame,
     longest,
     pushed,
-    rows_to_table,
+    rows_to_columns,
     to_bytes,
     to_table,
 )
@@ -260,15 +260,27 @@ def request(
             size += sum(long)
         topic.check_size(size, _most_bytes(topic), "the batch")
         return Append(topic.schema_version, keys, values, headers, stamps=stamps, size=size + OVERHEAD_BYTES)
-    table = topic.retry_schema(lambda: rows_to_table(values, topic.schema))
-    topic.check_size(table.nbytes, _most_bytes(topic), "the batch")
+    return _rows_request(topic, values, keys, headers, stamps, limit)
+
+
+def _rows_request(
+    topic: Topic, values: Sequence[Any], keys: Sequence[bytes | None] | None, headers: list[Any] | None,
+    stamps: list[int] | None, limit: int,
+) -> Append:  # fmt: skip
+    """`request` of a topic with a schema."""
+    columns, schema = topic.retry_schema(lambda: (rows_to_columns(values, topic.schema), topic.schema))
+    size = sum([each.get_total_buffer_size() for each in columns])  # at least `nbytes`, in a tenth of its time
+    if size > (most := _most_bytes(topic)):
+        topic.check_size(sum([each.nbytes for each in columns]), most, "the batch")
     batch = pa.RecordBatch.from_arrays(
         [
             pa.nulls(len(values), pa.binary()) if keys is None else pa.array(keys, pa.binary()),
             null_headers(len(values)) if headers is None else headers_array(headers),
-            *(column.combine_chunks() for column in table.columns),
+            *columns,
         ],
-        schema=pushed(table.schema),
+        schema=pushed(schema),
     )
-    topic.check_records([each for each in batch.columns if each.null_count < len(values)], limit)
-    return Append(topic.schema_version, batch=batch, stamps=stamps, size=batch.nbytes + OVERHEAD_BYTES)
+    size = batch.get_total_buffer_size()
+    if size > limit:  # else no record can be larger
+        topic.check_records([each for each in batch.columns if each.null_count < len(values)], limit)
+    return Append(topic.schema_version, batch=batch, stamps=stamps, size=size + OVERHEAD_BYTES)

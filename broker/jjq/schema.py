@@ -373,7 +373,13 @@ _NO_VALUE = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, Ty
 
 
 def rows_to_table(rows: Sequence[Mapping[str, Any]], user: pa.Schema) -> pa.Table:
-    """Mappings as the topic's columns; raises SchemaMismatch that names the row's column."""
+    """Mappings as a table of the topic's columns; raises SchemaMismatch that names the row's column."""
+    return pa.Table.from_arrays(rows_to_columns(rows, user), schema=user)
+
+
+def rows_to_columns(rows: Sequence[Mapping[str, Any]], user: pa.Schema) -> list[Any]:
+    """`rows_to_table` without the table, which would take as long to make as a row's columns. Of more than Arrow's offsets can say a
+    column is chunked."""
     known = set(user.names)
     for i, row in enumerate(rows):
         if not isinstance(row, Mapping):
@@ -397,7 +403,7 @@ def rows_to_table(rows: Sequence[Mapping[str, Any]], user: pa.Schema) -> pa.Tabl
             of = f"record {i}: " if len(values) > 1 else ""
             null = "; null is None" if _is_missing(values[i]) else ""
             raise SchemaMismatch(f"{of}column {field.name!r} takes {field.type}: {_plainly(error)}{null}") from error
-    return pa.Table.from_arrays(columns, schema=user)
+    return columns
 
 
 def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:

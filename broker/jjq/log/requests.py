@@ -135,7 +135,7 @@ def _encode_rows(requests: list[Append], facts: TopicFacts, version: int) -> fmt
             encoded = template.encode_batch(batch)
             if encoded is not None:
                 return encoded
-        columns = [stamp_array(stamps, rows, broker), *batch.columns]
+        whole = batch.add_column(0, schema.field(0), stamp_array(stamps, rows, broker))
     else:
         if len(requests) == 1:
             assert first.keys is not None  # as it is of columns alone
@@ -154,7 +154,8 @@ def _encode_rows(requests: list[Append], facts: TopicFacts, version: int) -> fmt
             null_headers(rows) if headers is None else headers_array(headers),
             pa.array(values, pa.binary()),
         ]
-    return fmt.encode(pa.RecordBatch.from_arrays(columns, schema=schema), min(stamps), max(stamps))
+        whole = pa.RecordBatch.from_arrays(columns, schema=schema)
+    return fmt.encode(whole, min(stamps), max(stamps))
 
 
 def stamp_array(stamps: Sequence[int], rows: int, broker: bool) -> pa.Array:

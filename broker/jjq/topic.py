@@ -165,24 +165,27 @@ class Topic:
         Raises InvalidArgument, SchemaMismatch, RecordTooLarge, TopicDeleted, StoreError; then nothing was appended, unless it says that the
         record may be there.
         """
+        key_bytes = None if key is None else to_bytes(key, "a key")
+        if type(value) is str and self._plain_bytes >= 0:
+            value = self.plain(value)
         if (
-            key is None
-            and headers is None
+            headers is None
             and timestamp is None
             and delay is None
             and type(value) is bytes
-            and len(value) <= self._plain_bytes
+            and len(value) + (0 if key_bytes is None else len(key_bytes)) <= self._plain_bytes
         ):
             # What most single pushes are; it needs none of the checks of `pushing.request`.
             row = self._row
-            place, among = (0, 1) if partition is None and row.partitions == 1 else self.choose(partition, None)
+            place, among = (0, 1) if partition is None and row.partitions == 1 else self.choose(partition, key_bytes)
             try:
-                offset, ts = self._store.log(row.id, place).append_value(row.schema_version, value, among)
+                offset, ts = self._store.log(row.id, place).append_value(
+                    row.schema_version, value, among, key=key_bytes
+                )
             except MorePartitions:
                 self.refresh()
             else:
                 return make_position((place, offset, ts))
-        key_bytes = None if key is None else to_bytes(key, "a key")
         pairs = None if headers is None else [check_headers(headers)]
         if delay is not None:
             pairs = defer_all(pairs, 1, now_us() + delay_us(delay))

@@ -30,8 +30,9 @@ KEYS, HEADERS, TIMESTAMPS = "_jjq_keys", "_jjq_headers", "_jjq_timestamps"  # co
 MORE_PARTITIONS = "more_partitions"  # the one answer that is no JjqError: choose a partition again
 
 # Whether a message, or its answer, is the short form of one value (see `OneValue`): JSON never begins so.
-_ONE = 1
+_ONE, _ONE_KEYED = 1, 2
 _ONE_VALUE = struct.Struct("<BIIqq")
+_KEY_LENGTH = struct.Struct("<I")
 _ONE_ANSWER = struct.Struct("<Bqq")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
@@ -131,32 +132,40 @@ def decode(data: bytes | pa.Buffer) -> Any:
 
 
 class OneValue(NamedTuple):
-    """A push of one value without a key and headers, which most single ones are, in the short form: for a message that is
-    sent once a tenth of the time goes into JSON and columns that a batch takes. `number` is the request's, `done` as it is
-    there."""
+    """A push of one value without headers, which most single ones are, in the short form: for a message that is sent once a
+    tenth of the time goes into JSON and columns that a batch takes. `number` is the request's, `done` as it is there."""
 
     partition: int
     among: int
     number: int
     done: int
     value: bytes
+    key: bytes | None = None
 
     def pack(self) -> bytes:
-        partition, among, number, done, value = self
-        return _ONE_VALUE.pack(_ONE, partition, among, number, done) + value
+        partition, among, number, done, value, key = self
+        if key is None:
+            return _ONE_VALUE.pack(_ONE, partition, among, number, done) + value
+        return _ONE_VALUE.pack(_ONE_KEYED, partition, among, number, done) + _KEY_LENGTH.pack(len(key)) + key + value
 
     @classmethod
     def unpack(cls, data: bytes) -> OneValue | None:
         """None where it is no such message; raises InvalidArgument for one that `pack` did not write."""
-        if data[:1] != b"\1":
+        if not data or data[0] not in {_ONE, _ONE_KEYED}:
             return None
+        begin, key_end, keyed = _ONE_VALUE.size, _ONE_VALUE.size, data[0] == _ONE_KEYED
         try:
             _, partition, among, number, done = _ONE_VALUE.unpack_from(data)
+            if keyed:
+                begin += _KEY_LENGTH.size
+                key_end = begin + _KEY_LENGTH.unpack_from(data, _ONE_VALUE.size)[0]
         except struct.error as error:
             raise InvalidArgument(f"this is no message of a jjq client: {error}") from error
         if min(number, done) < 0:
             raise InvalidArgument("this is no message of a jjq client: a number below zero")
-        return cls(partition, among, number, done, data[_ONE_VALUE.size :])
+        if key_end > len(data):
+            raise InvalidArgument("this is no message of a jjq client: its key ends behind it")
+        return cls(partition, among, number, done, data[key_end:], data[begin:key_end] if keyed else None)
 
 
 def pack_answer(start: int, timestamp: int) -> bytes:

@@ -120,6 +120,11 @@ def _push_and_sync(store: jjq.Store) -> None:
 SCENARIOS = (
     Scenario("first push", lambda store: store.topic("fresh").push(b"first"), pushes=True),
     Scenario("push", lambda store: store.topic("t").push(b"new", key=b"k", partition=0), pushes=True),
+    Scenario(
+        "push with headers",
+        lambda store: store.topic("t").push(b"new", key=b"k", headers={"h": b"1"}, partition=0),
+        pushes=True,
+    ),
     Scenario("push that rolls", lambda store: store.topic("t").push(b"new", partition=0), _fill, pushes=True),
     Scenario("push behind a torn tail", lambda store: store.topic("t").push(b"new", partition=0), _tear, pushes=True),
     Scenario(

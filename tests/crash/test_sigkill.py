@@ -110,8 +110,9 @@ def check_told(path: Path, lives: list[Life]) -> int:
     """Every record that was told is where it was told to be; calls are there whole, once, and in their order."""
     with jjq.open(path) as store:
         topic = store.topic(workers.TOPIC)
-        values = [topic.read(partitions=[p]).read_all()["value"].to_pylist() for p in range(topic.partitions)]
+        tables = [topic.read(partitions=[p], metadata=["_key"]).read_all() for p in range(topic.partitions)]
         assert_whole(store)
+    values, keys = ([table[name].to_pylist() for table in tables] for name in ("value", "_key"))
     of_names: list[dict[bytes, list[bytes]]] = [{} for _ in values]  # what each has written, in order
     for names, part in zip(of_names, values, strict=True):
         for value in part:
@@ -123,6 +124,8 @@ def check_told(path: Path, lives: list[Life]) -> int:
         many = 1 if life.kind in workers.SINGLE else workers.ROWS
         for number, offset in life.told:
             assert values[life.partition][offset : offset + many] == workers.rows(life.name, number, many)
+            key = workers.single_key(number) if life.kind in workers.SINGLE else None
+            assert keys[life.partition][offset] == key
             records += many
     for name in {life.name for life in lives if life.kind != "maintain"}:
         mine = [life for life in lives if life.name == name]

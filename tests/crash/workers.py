@@ -25,8 +25,12 @@ def rows(name: str, number: int, many: int) -> list[bytes]:
     return [b"%s %d %d of %d" % (name.encode(), number, i, many) for i in range(many)]
 
 
+def single_key(number: int) -> bytes | None:
+    return None if number % 2 else b"%d" % number
+
+
 def _push(topic: jjq.Topic, name: str, number: int, partition: int) -> int:
-    return topic.push(rows(name, number, 1)[0], partition=partition).offset
+    return topic.push(rows(name, number, 1)[0], key=single_key(number), partition=partition).offset
 
 
 def _push_many(topic: jjq.Topic, name: str, number: int, partition: int) -> int:

@@ -36,6 +36,10 @@ def front(tmp_path: Path) -> Iterator[Front]:
     made.close()
 
 
+KEYED = wire.OneValue(0, 1, 1, 1, b"", b"key").pack()
+BAD_KEYED = KEYED[:-1], KEYED[:-4], KEYED[:-5], b"\x02", KEYED[:25] + b"\xff" * 4
+
+
 class Appending:
     """An `append` stream to a topic."""
 
@@ -48,8 +52,8 @@ class Appending:
         self.writer.write_metadata(message)
         return wire.unpack_answer(self.reader.read().to_pybytes())
 
-    def value(self, number: int, value: bytes, among: int = 1) -> dict[str, Any]:
-        return self.send(wire.OneValue(0, among, number, number, value).pack())
+    def value(self, number: int, value: bytes, among: int = 1, key: bytes | None = None) -> dict[str, Any]:
+        return self.send(wire.OneValue(0, among, number, number, value, key).pack())
 
 
 def values(front: Front, topic: str) -> list[bytes]:
@@ -68,13 +72,24 @@ def test_a_single_value_goes_in_once_however_often_its_number_comes(front: Front
     assert values(front, "t") == [b"a", b"b"]
 
 
+@pytest.mark.parametrize("key", [b"k", b"", b"\1" * 300])
+def test_a_single_value_has_its_key(front: Front, key: bytes) -> None:
+    stream = Appending(front, front.act("create_topic", {"name": "t"})["id"])
+    for number, value in enumerate((b"", b"v"), 1):
+        assert stream.value(number, value, key=key)["start"] == number - 1
+    stream.writer.close()
+    topic = front.store.topic("t")
+    assert [(each.key, each.value) for each in topic.records(topic.plan(0, 0, 2))] == [(key, b""), (key, b"v")]
+
+
 def test_a_single_value_that_cannot_go_in_is_answered_and_the_stream_goes_on(front: Front) -> None:
     topic = front.act("create_topic", {"name": "t", "settings": {"max_record_bytes": 100}})
     shaped = front.store.create_topic("shaped", schema=pa.schema([("n", pa.int64())]))
     stream = Appending(front, topic["id"])
     assert stream.value(1, b"x" * 101)["error"]["code"] == "record_too_large"
+    assert stream.value(1, b"x" * 50, key=b"k" * 51)["error"]["code"] == "record_too_large"
     assert stream.send(wire.OneValue(7, 1, 2, 2, b"a").pack())["error"]["code"] == "invalid_argument"
-    for message in (b"\x01", b"\x01" * 20, b"\x01" + b"\xff" * 60, b"{}", b"[1]"):
+    for message in (b"\x01", b"\x01" * 20, b"\x01" + b"\xff" * 60, b"{}", b"[1]", *BAD_KEYED):
         assert stream.send(message)["error"]["code"] == "invalid_argument"
     assert stream.value(3, b"a")["start"] == 0
     stream.writer.close()

@@ -24,7 +24,11 @@ def single(topic: jjq.Topic, number: int, call: int) -> int:
 
 
 def keyed(topic: jjq.Topic, number: int, call: int) -> int:
-    return topic.push(name(number, call), key="k").offset
+    return topic.push(name(number, call), key=b"%d" % call).offset
+
+
+def headed(topic: jjq.Topic, number: int, call: int) -> int:
+    return topic.push(name(number, call), headers={"h": b"1"}).offset
 
 
 def many(topic: jjq.Topic, number: int, call: int) -> int:
@@ -35,7 +39,7 @@ def large(topic: jjq.Topic, number: int, call: int) -> int:
     return topic.push(name(number, call).ljust(5000)).offset
 
 
-WAYS: list[Callable[[jjq.Topic, int, int], int]] = [single, single, single, keyed, many, large]
+WAYS: list[Callable[[jjq.Topic, int, int], int]] = [single, single, keyed, keyed, headed, many, large]
 
 
 def pushes(path: Path, number: int, pipe: Connection, barrier: Any) -> None:
@@ -61,12 +65,15 @@ def test_each_record_is_where_its_push_said_and_syncs_are_shared(tmp_path: Path)
     for process in processes:
         process.join()
     with jjq.open(path, maintenance=False) as store:
-        values = [value.rstrip() for value in store.topic("t").read().read_all()["value"].to_pylist()]
+        rows = store.topic("t").read(metadata=["_key"]).read_all()
+    values = [value.rstrip() for value in rows["value"].to_pylist()]
+    keys = rows["_key"].to_pylist()
     of_many = WAYS.index(many)
     for number, offsets in enumerate(told):
-        rows = 3 if number == of_many else 1
+        count = 3 if number == of_many else 1
         for call, offset in enumerate(offsets):
-            assert values[offset : offset + rows] == [name(number, call, at) for at in range(rows)]
+            assert values[offset : offset + count] == [name(number, call, at) for at in range(count)]
+            assert keys[offset] == (b"%d" % call if WAYS[number] is keyed else None)
         assert offsets == sorted(offsets)
     assert len(set(values)) == len(values) == COUNT * (len(WAYS) + 2)
     entries = [entry for each in paths(path, "*.index") for entry in unpack_entries(each.read_bytes())]

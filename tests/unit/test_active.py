@@ -66,7 +66,7 @@ def test_lower_timestamps_that_the_other_has_added_count(both: tuple[ActiveFile,
     """As records that a commit brings may have them."""
     one, other = both
     for stamp in (7, 5, 6):
-        message = TEMPLATE.encode_values([b"value"]).stamped(stamp)
+        message = TEMPLATE.encode_values([None], [b"value"]).stamped(stamp)
         one.append_locked(TOPIC, 0, [message], 2000, True)
     assert other.ready_locked()
     assert [one.min_ts, other.min_ts] == [5, 5]

@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jjq.headers import null_headers
+from jjq.headers import headers_array, null_headers
 from jjq.log.flat import PREFIX
 from jjq.log.format import ActiveField, Encoded, check_active, place
 from jjq.log.template import RowsTemplate
@@ -14,6 +14,7 @@ SCHEMA = physical(None)
 TEMPLATE = RowsTemplate(SCHEMA)
 FIELD = ActiveField(b"t" * 16, 3, 7, 1, 0, 5)
 ITEMS = st.lists(st.none() | st.binary(max_size=9), min_size=1, max_size=20)
+PAIRS = st.lists(st.tuples(st.text(max_size=5).filter(str.isprintable), st.none() | st.binary(max_size=9)), max_size=3)
 
 
 def read(message: Encoded) -> pa.RecordBatch:
@@ -40,6 +41,19 @@ def test_lists_are_read_back_by_pyarrow(values: list[bytes | None], data: st.Dat
     assert found.column(1).to_pylist() == keys
     assert found.column(2).to_pylist() == [None] * rows
     assert found.column(3).to_pylist() == values
+
+
+@given(ITEMS, st.data())
+def test_headers_are_read_back_by_pyarrow(values: list[bytes | None], data: st.DataObject) -> None:
+    rows = len(values)
+    keys = data.draw(st.lists(st.none() | st.binary(max_size=9), min_size=rows, max_size=rows))
+    headers = data.draw(st.lists(st.none() | PAIRS, min_size=rows, max_size=rows))
+    message = TEMPLATE.encode([0] * rows, keys, values, headers)
+    found = read(message)
+    assert found.column(1).to_pylist() == keys
+    assert found.column(2).equals(headers_array(headers))
+    assert found.column(3).to_pylist() == values
+    assert message.layout != TEMPLATE.layout  # or they would be read without them
 
 
 @given(ITEMS, st.data())

@@ -21,16 +21,22 @@ TEMPLATE = RowsTemplate(SCHEMA)
 INT = st.integers(0, (1 << 62) - 1)
 
 
-@given(st.integers(-(1 << 62), 1 << 62), st.binary(max_size=300), st.binary(min_size=16, max_size=16), INT, INT, INT)
+@given(
+    st.integers(-(1 << 62), 1 << 62), st.none() | st.binary(max_size=30), st.binary(max_size=300),
+    st.binary(min_size=16, max_size=16), INT, INT, INT, st.just(fmt.NO_MARK) | st.tuples(st.binary(min_size=6, max_size=6), INT),
+)  # fmt: skip
 def test_message_is_the_one_that_encoding_and_placing_give(
-    ts: int, value: bytes, topic: bytes, base: int, synced_to: int, now: int
+    ts: int, key: bytes | None, value: bytes, topic: bytes, base: int, synced_to: int, now: int, mark: tuple[bytes, int]
 ) -> None:
     field = fmt.ActiveField(topic, 7, base, 1, synced_to, now)
-    encoded = TEMPLATE.encode([ts], [None], [value])
+    encoded = TEMPLATE.encode([ts], [key], [value])._replace(producer=mark[0], sequence=mark[1])
     expected = fmt.place(encoded, field) + b"".join(encoded.body)
-    message = TEMPLATE.message(ts, value, topic, 7, base, synced_to, now)
+    message = TEMPLATE.message(ts, value, topic, 7, base, synced_to, now, mark, key)
     assert message == expected
+    assert encoded.layout == TEMPLATE.layout
+    assert TEMPLATE.rows_at(bytes(message), [0]) == ([key], [value])
     batch = pa.ipc.read_record_batch(pa.py_buffer(message), SCHEMA)
+    assert batch.column("_key").to_pylist() == [key]
     assert batch.column("value").to_pylist() == [value]
     assert batch.column("_timestamp").cast(pa.int64()).to_pylist() == [ts]
 
@@ -64,6 +70,7 @@ with jjq.open(sys.argv[1], maintenance=False) as store:
     topic = store.create_topic("t")
     topic.push(b"v")
     topic.push(b"v", key=b"k")
+    topic.push(b"v", headers={"h": b"1"})
     topic.push_many([b"v", b"v"])
 sys.exit("pandas" in sys.modules)
 """

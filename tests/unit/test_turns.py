@@ -140,7 +140,7 @@ def test_without_such_locks_it_is_a_lock_all_the_same(path: Path, monkeypatch: p
 OPERATIONS: tuple[tuple[Any, Callable[[jjq.Topic], object], str], ...] = (
     (PartitionLog._write_value, lambda topic: topic.push(b"a"), "topics/{id}/0/lock"),
     (PartitionLog._lock_or_ask, lambda topic: topic.push(b"a"), "topics/{id}/0/lock"),
-    (PartitionLog._write, lambda topic: topic.push("a", key="k"), "topics/{id}/0/lock"),
+    (PartitionLog._write, lambda topic: topic.push("a", headers={"h": b"1"}), "topics/{id}/0/lock"),
     (PartitionLog.exclusive, lambda topic: topic.push_table(pa.table({"value": ["a"]}), writer_id="w", batch_id=1),
      "topics/{id}/0/lock"),
     (SqliteDriver._begin_alone, lambda topic: topic.pause(), "catalog.lock"),
@@ -218,14 +218,14 @@ def test_an_interrupt_of_a_push_holds_up_no_other_thread(function: Any, tmp_path
     """At each line of those that decide who writes, but those that tidy up."""
     code = function.__code__
     lines, first = inspect.getsourcelines(function)
-    key = None if function is PartitionLog.append_value else "k"
+    headers = None if function is PartitionLog.append_value else {"h": b"1"}
     with jjq.open(tmp_path / "store", maintenance=False) as store:
         topic = store.create_topic("t", sync="none")
         tidying = [first + number for number, line in enumerate(lines) if re.match(r" *(except|finally)\b", line)]
         end = min(tidying, default=first + len(lines))
         count = 0
         for line in range(first, end):
-            count += interrupted(code, [line], lambda: topic.push(b"a", key=key), end)
+            count += interrupted(code, [line], lambda: topic.push(b"a", headers=headers), end)
             pushing = threading.Thread(target=topic.push, args=("b",), daemon=True)
             pushing.start()
             pushing.join(30)

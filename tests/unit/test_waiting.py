@@ -20,6 +20,8 @@ from tests.stores import paths
 
 pytestmark = pytest.mark.skipif(not files.TURNS, reason="the system has no locks of the open file")
 
+KEYS = (None, b"key", b"", b"k" * 40, None)
+
 
 def test_one_message_and_one_sync_for_all_that_wait(
     path: Path, pushers: Callable[[int], list[Pusher]], monkeypatch: pytest.MonkeyPatch
@@ -29,7 +31,7 @@ def test_one_message_and_one_sync_for_all_that_wait(
     datasync = files.datasync
     with somebody_has_the_lock(path):
         for number, each in enumerate(several):
-            each.push(b"value %d" % number)
+            each.push(b"value %d" % number, key=KEYS[number])
         monkeypatch.setattr(files, "datasync", lambda fd: syncs.append(fd) or datasync(fd))
     offsets = [each.join() for each in several]
     assert len(syncs) == 1
@@ -37,8 +39,9 @@ def test_one_message_and_one_sync_for_all_that_wait(
     assert sorted(offset for offset in offsets if offset is not None) == list(range(5, 10))
     with jjq.open(path, maintenance=False) as store:
         for number, offset in enumerate(offsets):
-            record = store.topic("t").read(start=offset, end=(offset or 0) + 1, metadata=["_timestamp"]).read_all()
+            record = store.topic("t").read(start=offset, end=(offset or 0) + 1, metadata=["_key"]).read_all()
             assert record["value"].to_pylist() == [b"value %d" % number]
+            assert record["_key"].to_pylist() == [KEYS[number]]
     assert not any(each.asks() for each in several)
 
 
@@ -154,9 +157,11 @@ def test_a_push_that_finds_its_topic_altered_is_synced_within_the_interval(
     ("act", "added"),
     [
         (lambda topic: topic.push(b"k", key="k"), 1),
+        (lambda topic: topic.push(b"h", headers={"h": b"1"}), 1),
         (lambda topic: topic.push_many([b"a", b"b", b"c"]), 3),
         (lambda topic: topic.push(b"x" * waiting.MOST_BYTES), 1),
         (lambda topic: topic.push(b"x" * (waiting.MOST_BYTES + 1)), 1),
+        (lambda topic: topic.push(b"x" * waiting.MOST_BYTES, key="k"), 1),
     ],
 )
 def test_whoever_pushes_writes_what_others_wait_with(

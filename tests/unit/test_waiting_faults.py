@@ -283,13 +283,14 @@ def test_rounds_go_on_where_the_next_byte_is_still_held(path: Path, pushers: Cal
     files.close(stopped)
 
 
-@pytest.mark.parametrize("at", [waiting.REQUEST_AT + at for at in (0, 8, 12, 16, waiting.REQUEST.size + 1)])
+@pytest.mark.parametrize("at", [waiting.REQUEST_AT + at for at in (0, 8, 12, 16, 20, waiting.REQUEST.size + 1)])
+@pytest.mark.parametrize("key", [None, b"", b"key"])
 def test_a_request_that_is_not_whole_is_not_written(
-    path: Path, pushers: Callable[[int], list[Pusher]], at: int
+    path: Path, pushers: Callable[[int], list[Pusher]], at: int, key: bytes | None
 ) -> None:
     one, other = pushers(2)
     assert other.log._waiting is not None
-    assert other.log._waiting.ask(b"asked", 0)
+    assert other.log._waiting.ask(b"asked", 0, key)
     flip(paths(path, "waiting")[0], (1 + other.slot) * waiting.SLOT_BYTES + at)
     one.topic.push(b"one")
     other.log._waiting.leave()

@@ -20,7 +20,7 @@ from jjq.schema import PLAIN
 
 # An open stream keeps a thread of the broker. To open one takes about as long as to append.
 _IDLE_S = 1.0
-_NO_KEY, _NO_HEADERS = pa.nulls(1, pa.binary()), null_headers(1)
+_NO_HEADERS = null_headers(1)
 
 Key = tuple[str, int]  # of a topic its id, and the version of the schema
 
@@ -90,21 +90,23 @@ class Streams:
 
             return self._told(key[0], partition, self._connection.persist(act, safe=False))
 
-    def append_value(self, key: Key, value: bytes, partition: int, among: int) -> dict[str, Any]:
-        """`append` of one value, in the short form when it is sent first."""
+    def append_value(self, key: Key, value: bytes, name: bytes | None, partition: int, among: int) -> dict[str, Any]:
+        """`append` of one value, and its record's key `name`, in the short form when it is sent first."""
         since = self._end(key[0], partition)
         with self._connection.numbered() as number:
             broker = self._connection.broker
 
             def act(client: flight.FlightClient, repeated: bool) -> dict[str, Any]:
                 if not repeated:
-                    one = wire.OneValue(partition, among, number.id, number.done, value)
+                    one = wire.OneValue(partition, among, number.id, number.done, value, name)
                     return self._send(client, key, PLAIN, None, one.pack())
                 about = {
                     "partition": partition, "among": among, "since": since, "broker": broker, "id": number.id,
                     "done": number.done, "again": True,
                 }  # fmt: skip
-                batch = pa.RecordBatch.from_arrays([_NO_KEY, _NO_HEADERS, byte_strings([value])], schema=PLAIN)
+                batch = pa.RecordBatch.from_arrays(
+                    [byte_strings([name]), _NO_HEADERS, byte_strings([value])], schema=PLAIN
+                )
                 return self._send(client, key, PLAIN, batch, wire.encode(about))
 
             return self._told(key[0], partition, self._connection.persist(act, safe=False))
@@ -184,7 +186,7 @@ class RemoteLog:
         request.offset = told["start"]
         request.timestamp = told["timestamp"] if request.stamps is None else request.stamps[0]
 
-    def append_value(self, version: int, value: bytes, among: int = 0) -> tuple[int, int]:
+    def append_value(self, version: int, value: bytes, among: int = 0, *, key: bytes | None = None) -> tuple[int, int]:
         """See `jjq.log.partition.PartitionLog.append_value`."""
-        told = self._streams.append_value((self._topic_id, version), value, self._partition, among)
+        told = self._streams.append_value((self._topic_id, version), value, key, self._partition, among)
         return told["start"], told["timestamp"]

@@ -22,7 +22,7 @@ from jjq.interrupts import surely
 from jjq.log.active import ActiveFile, Told
 from jjq.log.contracts import LogCatalog, LogSettings, TopicFacts
 from jjq.log.format import ENTRY_SIZE, NO_MARK, Encoded
-from jjq.log.requests import MorePartitions, OneValue, Request, encode_all, one_marked
+from jjq.log.requests import MorePartitions, Request, encode_all, one_request
 from jjq.log.rolling import Partition
 from jjq.log.waiting import END_ROUND, Answer, Asked, Waiting
 
@@ -90,9 +90,9 @@ class PartitionLog(Partition):
                     raise
 
     def append_value(
-        self, version: int, value: bytes, among: int = 0, mark: tuple[bytes, int] = NO_MARK
+        self, version: int, value: bytes, among: int = 0, mark: tuple[bytes, int] = NO_MARK, key: bytes | None = None
     ) -> tuple[int, int]:
-        """`append` of one value, without key and headers, at the broker's time, to a topic without a schema.
+        """`append` of one value, without headers, at the broker's time, to a topic without a schema.
 
         Returns its offset and timestamp. Most single pushes are such, and most meet no other thread: then they need no
         request, no queue and no batch. Those that meet one do here what `append` does, with a call and a lock less: for
@@ -105,16 +105,13 @@ class PartitionLog(Partition):
                 if self._led is None:
                     self._led = me
                 else:
-                    if mark is NO_MARK:
-                        me = request = OneValue(value, among)
-                    else:
-                        me = request = one_marked(version, value, among, mark)
+                    me = request = one_request(version, value, among, mark, key)
                     request.wake = threading.Lock()
                     request.wake.acquire()
                     self._queue.append(request)
             if request is None:
                 with self._leader:
-                    return self._write_value(value, among, mark)
+                    return self._write_value(value, among, mark, key)
             assert request.wake is not None
             request.wake.acquire()
             failure = None if request.done else self._lead()
@@ -191,7 +188,7 @@ class PartitionLog(Partition):
                 taken.append(oldest)
                 queue.popleft()
 
-    def _write_value(self, value: bytes, among: int, mark: tuple[bytes, int]) -> tuple[int, int]:
+    def _write_value(self, value: bytes, among: int, mark: tuple[bytes, int], key: bytes | None) -> tuple[int, int]:
         """Writes one value, or has another process write it; what others wait with goes along."""
         settings = self._settings
         try:
@@ -199,7 +196,7 @@ class PartitionLog(Partition):
                 self._lock()
             elif settings.sync != "always":
                 files.set_lock(self._lock_fd, files.EXCLUSIVE)  # as `_lock` does, with a call less
-            elif (answer := self._lock_or_ask(value, among, mark)) is not None:
+            elif (answer := self._lock_or_ask(value, among, mark, key)) is not None:
                 return answer.offset, answer.ts
             now = now_us()
             active = self._ready_locked(now)
@@ -209,14 +206,14 @@ class PartitionLog(Partition):
                 raise MorePartitions
             version, sync = settings.schema_version, settings.sync == "always"
             if self._waiting is not None and (asked := self._asked_locked(settings)):
-                mine = OneValue(value, among) if mark is NO_MARK else one_marked(version, value, among, mark)
+                mine = one_request(version, value, among, mark, key)
                 groups, messages = encode_all([mine, *asked], self._facts, version)
                 _, offset, ts = self._append_locked(active, [mine], groups, messages, asked, now, sync)
             else:
                 template = self._facts.template(version)
                 assert template is not None
                 offset, ts = active.append_value_locked(
-                    template, self._topic_bytes, self.partition, value, now, sync, mark
+                    template, self._topic_bytes, self.partition, value, now, sync, mark, key
                 )
         except OSError as error:
             raise files.translate(error, "append to", self.directory) from error
@@ -234,11 +231,11 @@ class PartitionLog(Partition):
             self._unsynced(self, settings.sync_interval_ms / 1000)
         return offset, ts
 
-    def _lock_or_ask(self, value: bytes, among: int, mark: tuple[bytes, int]) -> Answer | None:
+    def _lock_or_ask(self, value: bytes, among: int, mark: tuple[bytes, int], key: bytes | None) -> Answer | None:
         """Takes the lock, or has the one that has it write a value. The caller unlocks."""
         fd, waiting = self._lock_fd, self._waiting
         if not files.try_turn(fd):
-            if waiting is None or mark is not NO_MARK or not waiting.ask(value, among):
+            if waiting is None or mark is not NO_MARK or not waiting.ask(value, among, key):
                 files.lock_in_turn(fd)
                 self._open_waiting()
                 if self._waiting is not None:

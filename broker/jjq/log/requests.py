@@ -63,20 +63,21 @@ class Append:
 
 
 class OneValue:
-    """An `Append` of one row of nothing but a value, at the broker's time: what most threads bring that wait for a sync.
+    """An `Append` of one value, with a key or without, at the broker's time: what most threads bring that wait for a sync.
 
     Each of them wakes up where the last one has left, often on another processor, so to make and to answer it takes many
     times what it would alone: hence only what differs from one to the next.
     """
 
-    __slots__ = ("among", "done", "error", "offset", "size", "timestamp", "value", "wake")
+    __slots__ = ("among", "done", "error", "key", "offset", "size", "timestamp", "value", "wake")
     rows = 1
     stamps = None
     like = "one value"
 
-    def __init__(self, value: bytes, among: int) -> None:
+    def __init__(self, value: bytes, among: int, key: bytes | None = None) -> None:
         self.value = value
-        self.size = len(value) + OVERHEAD_BYTES
+        self.key = key
+        self.size = len(value) + len(key or b"") + OVERHEAD_BYTES
         self.among = among
         self.offset = -1
         self.timestamp = 0
@@ -85,11 +86,13 @@ class OneValue:
         self.wake: threading.Lock | None = None
 
 
-def one_marked(version: int, value: bytes, among: int, mark: tuple[bytes, int]) -> Append:
-    """A `OneValue` of who may send it again."""
+def one_request(version: int, value: bytes, among: int, mark: tuple[bytes, int], key: bytes | None) -> Request:
+    """A `OneValue`, or what is one of who may send it again."""
+    if mark is fmt.NO_MARK:
+        return OneValue(value, among, key)
     producer, sequence = mark
-    size = len(value) + OVERHEAD_BYTES
-    return Append(version, (None,), (value,), size=size, among=among, producer=producer, sequence=sequence)
+    size = len(value) + len(key or b"") + OVERHEAD_BYTES
+    return Append(version, (key,), (value,), size=size, among=among, producer=producer, sequence=sequence)
 
 
 Request = Append | OneValue
@@ -107,11 +110,11 @@ def encode_all(
 
 
 def _encode(group: list[Request], facts: TopicFacts, version: int) -> fmt.Encoded:
-    values = [each.value for each in group if isinstance(each, OneValue)]
-    if values:
+    ones = [each for each in group if isinstance(each, OneValue)]
+    if ones:
         template = facts.template(version)
         assert template is not None
-        return template.encode_values(values)
+        return template.encode_values([each.key for each in ones], [each.value for each in ones])
     requests = [each for each in group if isinstance(each, Append)]
     message = _encode_rows(requests, facts, version)
     first = requests[0]
@@ -146,8 +149,8 @@ def _encode_rows(requests: list[Append], facts: TopicFacts, version: int) -> fmt
             headers = None
             if any(request.headers is not None for request in requests):
                 headers = [h for r in requests for h in (r.headers if r.headers is not None else [None] * r.rows)]
-        if headers is None and template is not None and rows <= TEMPLATE_ROWS:
-            return template.encode(stamps * rows if broker else stamps, keys, values)
+        if template is not None and rows <= TEMPLATE_ROWS:
+            return template.encode(stamps * rows if broker else stamps, keys, values, headers)
         columns = [
             stamp_array(stamps, rows, broker),
             pa.nulls(rows, pa.binary()) if keys.count(None) == rows else pa.array(keys, pa.binary()),

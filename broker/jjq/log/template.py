@@ -29,8 +29,13 @@ _CRC_IN_PLACE = struct.Struct(f"{CRC_CHARS}s")
 _JOIN_BYTES = 16 << 10  # a part of a body that is larger is not copied to join it with others
 _PADDING = [bytes(length) for length in range(8)]
 _END = struct.Struct("<i")
+_ENDS = struct.Struct("<ii")
+_LONG = struct.Struct("<q")
+_KEYED = struct.Struct("<qii")  # timestamp, and the ends of the key
+_BEHIND_KEY = [bytes(length + 16) for length in range(8)]  # what fills it up; that there are no headers, and their ends
 
 _Column = tuple[int, Any, Any, Any]  # of byte strings: how many are null, and the buffers
+Headers = Sequence[Sequence[tuple[str, bytes | None]] | None]  # of each row
 
 
 def _nothing(rows: int) -> _Column:
@@ -43,15 +48,23 @@ def listed(items: Sequence[bytes | None]) -> _Column:
     nulls = items.count(None)
     if nulls == len(items):
         return _nothing(nulls)
-    bits = bytearray()
-    present: Sequence[bytes] = items  # type: ignore[assignment]
-    if nulls:
-        bits = bytearray((len(items) + 7) // 8)
-        for i, item in enumerate(items):
-            if item is not None:
-                bits[i >> 3] |= 1 << (i & 7)
-        present = [item or b"" for item in items]
-    return nulls, bits, struct.pack(f"<{len(items) + 1}i", 0, *accumulate(map(len, present))), b"".join(present)
+    present: Sequence[bytes] = [item or b"" for item in items] if nulls else items  # type: ignore[assignment]
+    return nulls, _there(items, nulls), _ends(present), b"".join(present)
+
+
+def _there(items: Sequence[object], nulls: int) -> bytes | bytearray:
+    """A bit for each that is not null; none at all where none is."""
+    if not nulls:
+        return b""
+    bits = bytearray((len(items) + 7) // 8)
+    for i, item in enumerate(items):
+        if item is not None:
+            bits[i >> 3] |= 1 << (i & 7)
+    return bits
+
+
+def _ends(items: Sequence[Any]) -> bytes:
+    return struct.pack(f"<{len(items) + 1}i", 0, *accumulate(map(len, items)))
 
 
 def _laid_out(column: pa.Array) -> _Column | None:
@@ -67,11 +80,11 @@ def _laid_out(column: pa.Array) -> _Column | None:
 
 
 class RowsTemplate:
-    """Encodes rows of (timestamp, key, value) without pyarrow, whose fixed cost is ten times that of a row.
+    """Encodes rows of (timestamp, key, headers, value) without pyarrow, whose fixed cost is ten times that of a row.
 
     pyarrow writes one message of the schema; the numbers that vary (lengths, null counts, buffer positions) are
-    patched into a copy of its metadata for each new one. Only for the physical schema of a topic without a schema, and
-    rows without headers. `layout` identifies the untouched rest, so that `rows_at` reads back only what has this form.
+    patched into a copy of its metadata for each new one. Only for the physical schema of a topic without a schema.
+    `layout` identifies the untouched rest of those without headers, so that `rows_at` reads back only what has this form.
     """
 
     # Buffers: timestamp 0-1, key 2-4, headers 5-13 (list 5-6, struct 7, name 8-10, value 11-13; empty from 7 on), value 14-16
@@ -121,16 +134,20 @@ class RowsTemplate:
         if self._plain.size != self.head_length + self._plain_at:
             raise flat.NotAMessage("pyarrow lays out the metadata in an unknown way")
         self._crc_at = self._field_at + ACTIVE_CHARS - CRC_CHARS
+        self._keyed_head = bytes(self.encode([0], [b"k"], [b"v"]).head)
 
-    def encode(self, stamps: Sequence[int], keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> Encoded:
+    def encode(
+        self, stamps: Sequence[int], keys: Sequence[bytes | None], values: Sequence[bytes | None],
+        headers: Headers | None = None,
+    ) -> Encoded:  # fmt: skip
         rows = len(stamps)
         packed = struct.pack(f"<{rows}q", *stamps)
-        return self._encode(rows, packed, min(stamps), max(stamps), listed(keys), listed(values))
+        return self._encode(rows, packed, min(stamps), max(stamps), listed(keys), listed(values), headers)
 
-    def encode_values(self, values: Sequence[bytes | None]) -> Encoded:
-        """`encode` of rows of nothing but a value at the time 0, which is to be written over."""
+    def encode_values(self, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> Encoded:
+        """`encode` of rows at the time 0, which is to be written over."""
         rows = len(values)
-        return self._encode(rows, bytes(8 * rows), 0, 0, _nothing(rows), listed(values))
+        return self._encode(rows, bytes(8 * rows), 0, 0, listed(keys), listed(values))
 
     def encode_batch(self, batch: pa.RecordBatch) -> Encoded | None:
         """`encode` of many rows of (key, headers, value) at the time 0, which is to be written over. None where there are headers,
@@ -154,12 +171,23 @@ class RowsTemplate:
         packed = pa.array(stamps, pa.int64()).buffers()[1][: 8 * rows]
         return self._encode(rows, packed, min(stamps), max(stamps), key, value)
 
-    def _encode(self, rows: int, stamps: Any, low: int, high: int, key: _Column, value: _Column) -> Encoded:
+    def _encode(
+        self, rows: int, stamps: Any, low: int, high: int, key: _Column, value: _Column, headers: Headers | None = None
+    ) -> Encoded:
+        count, nulls, absent = 0, rows, 0  # headers of all rows, rows without any, headers without a value
+        lists: tuple[Any, ...] = bytes((rows + 7) // 8), bytes(4 * (rows + 1))
+        if headers is not None:
+            pairs = [pair for each in headers if each is not None for pair in each]
+            texts = listed([name.encode() for name, _ in pairs])
+            absent, *contents = listed([content for _, content in pairs])
+            count, nulls = len(pairs), headers.count(None)
+            # Then whether the pairs and their names are there, which all are.
+            lists = _there(headers, nulls), _ends([each or () for each in headers]), b"", b"", *texts[2:], *contents
         buffers = [0, 0, 0, len(stamps)]
         body: list[Any] = [stamps]
         small: list[Any] = []
         at = len(stamps)
-        for part in (*key[1:], bytes((rows + 7) // 8), bytes(4 * (rows + 1)), *value[1:]):
+        for part in (*key[1:], *lists, *value[1:]):
             length = len(part)
             buffers += (at, length)
             if length > _JOIN_BYTES:
@@ -170,33 +198,61 @@ class RowsTemplate:
             at += length + (-length & 7)
         if small:
             body.append(b"".join(small))
-        behind = 2 * self._HEADERS_END
-        buffers[behind:behind] = (buffers[behind], 0) * (self._VALUE - self._HEADERS_END)
+        if headers is None:
+            behind = 2 * self._HEADERS_END
+            buffers[behind:behind] = (buffers[behind], 0) * (self._VALUE - self._HEADERS_END)
         head = bytearray(self._head)
         layout = self._layout
         struct.pack_into("<q", head, layout.body_length, at)
         struct.pack_into("<q", head, layout.rows, rows)
-        self._nodes.pack_into(head, layout.nodes, rows, 0, rows, key[0], rows, rows, *(0,) * 6, rows, value[0])
+        self._nodes.pack_into(
+            head, layout.nodes, rows, 0, rows, key[0], rows, nulls, count, 0, count, 0, count, absent, rows, value[0]
+        )
         self._buffers.pack_into(head, layout.buffers, *buffers)
-        return Encoded(head, tuple(body), rows, low, high, self._field_at, self.layout)
+        return Encoded(head, tuple(body), rows, low, high, self._field_at, self.layout if headers is None else 0)
 
     def message(
         self, ts: int, value: bytes, topic: bytes, partition: int, base: int, synced_to: int, appended_at: int,
-        mark: tuple[bytes, int] = NO_MARK,
+        mark: tuple[bytes, int] = NO_MARK, key: bytes | None = None,
     ) -> bytearray:  # fmt: skip
-        """`encode([ts], [None], [value])` with its field placed, head and body together, in a third of the time."""
+        """`encode([ts], [key], [value])` with its field placed, head and body together, in a third of the time."""
         packed = ACTIVE.pack(
             MAGIC_ACTIVE, FORMAT_VERSION, partition, 0, topic, base, 1, synced_to, appended_at, mark[0], mark[1]
         )
+        field = b2a_base64(packed, newline=False)
         length = len(value)
         padding = -length & 7
-        a, b, c, d = self._plain_parts
-        front = self._plain.pack(
-            a, self._plain_at + length + padding, b, b2a_base64(packed, newline=False), c, length, d, ts, 0, length
-        )
+        front: bytes | bytearray
+        if key is None:
+            a, b, c, d = self._plain_parts
+            front = self._plain.pack(a, self._plain_at + length + padding, b, field, c, length, d, ts, 0, length)
+        else:
+            front = self._keyed_front(ts, key, length, field)
         message = bytearray().join((front, value, _PADDING[padding]))
         _CRC_IN_PLACE.pack_into(message, self._crc_at, b2a_base64(ACTIVE_CRC.pack(crc32c(message)), newline=False))
         return message
+
+    def _keyed_front(self, ts: int, key: bytes, length: int, field: bytes) -> bytearray:
+        """What comes before the value, of so many bytes, in the message of a row with a key."""
+        # In the body: timestamp 0, ends of the key 8, its bytes 16; then 8 for whether there are headers, 8 for their ends, and 8
+        # for the ends of the value, each behind the key and what fills it up.
+        key_length = len(key)
+        padding = -key_length & 7
+        headers = 16 + key_length + padding
+        end = headers + 16
+        head = bytearray(self._keyed_head)
+        layout = self._layout
+        _LONG.pack_into(head, layout.body_length, end + 8 + length + (-length & 7))
+        self._buffers.pack_into(
+            head, layout.buffers, 0, 0, 0, 8, 8, 0, 8, 8, 16, key_length, headers, 1, headers + 8, 8,
+            *(end, 0) * (self._VALUE - self._HEADERS_END), end, 0, end, 8, end + 8, length,
+        )  # fmt: skip
+        head[self._field_at : self._crc_at] = field
+        head[self._crc_at : self._crc_at + CRC_CHARS] = NO_CRC
+        head += _KEYED.pack(ts, 0, key_length) + key
+        head += _BEHIND_KEY[padding]
+        head += _ENDS.pack(0, length)
+        return head
 
     def rows_at(self, data: bytes, positions: Sequence[int]) -> tuple[list[bytes | None], list[bytes | None]]:
         """Keys and values of one-row messages of this layout that begin at `positions` of verified bytes."""

@@ -35,12 +35,13 @@ NUMBERS = struct.Struct(f"<{SLOTS}Q")
 _NUMBER = struct.Struct("<Q")
 # number, active file, position in its index, offset, timestamp, the entry; then the CRC
 ANSWER = struct.Struct(f"<Q16sQQq{ENTRY_SIZE}s")
-# number, `among`, length of the value, which follows, and the CRC of all four
-REQUEST = struct.Struct("<QIII")
-_SAID = struct.Struct("<QII")
+# number, `among`, length of the key, or _NO_KEY, and of the value, which follow, and the CRC of them all
+REQUEST = struct.Struct("<QIIII")
+_SAID = struct.Struct("<QIII")
+_NO_KEY = (1 << 32) - 1
 REQUEST_AT = 256  # in a slot
-_VALUE_AT = REQUEST_AT + REQUEST.size
-MOST_BYTES = SLOT_BYTES - _VALUE_AT  # of a value
+_KEY_AT = REQUEST_AT + REQUEST.size
+MOST_BYTES = SLOT_BYTES - _KEY_AT  # of a key and a value
 
 
 class Answer(NamedTuple):
@@ -59,8 +60,8 @@ class Asked(OneValue):
 
     __slots__ = ("number", "slot")
 
-    def __init__(self, slot: int, number: int, value: bytes, among: int) -> None:
-        super().__init__(value, among)
+    def __init__(self, slot: int, number: int, value: bytes, among: int, key: bytes | None) -> None:
+        super().__init__(value, among, key)
         self.slot, self.number = slot, number
 
 
@@ -98,15 +99,16 @@ class Waiting:
                 self._slot = slot
             return
 
-    def ask(self, value: bytes, among: int) -> bool:
-        """Puts a value into this process's slot, where it has one, the value fits it, and there is room on the disk."""
-        if self._slot < 0 or len(value) > MOST_BYTES:
+    def ask(self, value: bytes, among: int, key: bytes | None = None) -> bool:
+        """Puts a value and its key into this process's slot, where it has one, they fit it, and there is room on the disk."""
+        both = value if key is None else key + value
+        if self._slot < 0 or len(both) > MOST_BYTES:
             return False
         self._number += 1
-        said = self._number, among, len(value)
-        head = REQUEST.pack(*said, crc32c(value, crc32c(_SAID.pack(*said))))
+        said = self._number, among, _NO_KEY if key is None else len(key), len(value)
+        head = REQUEST.pack(*said, crc32c(both, crc32c(_SAID.pack(*said))))
         try:
-            files.pwrite(self.fd, head + value, _start(self._slot) + REQUEST_AT)
+            files.pwrite(self.fd, head + both, _start(self._slot) + REQUEST_AT)
         except OSError:
             return False
         self._asks = True
@@ -201,15 +203,19 @@ class Waiting:
 
     def _request(self, slot: int, number: int) -> Asked | None:
         data = self._look(SLOT_BYTES, _start(slot))
-        if len(data) < _VALUE_AT or _NUMBER.unpack_from(data)[0] == number:
+        if len(data) < _KEY_AT or _NUMBER.unpack_from(data)[0] == number:
             return None  # it has its answer
-        asked, among, length, crc = REQUEST.unpack_from(data, REQUEST_AT)
-        value = data[_VALUE_AT : _VALUE_AT + length]
+        *said, crc = REQUEST.unpack_from(data, REQUEST_AT)
+        asked, among, key_length, length = said
+        value_at = _KEY_AT + (0 if key_length == _NO_KEY else key_length)
+        end = value_at + length
         # Of all: one that gives up and asks anew writes over what is just being read here.
-        if asked != number or crc32c(value, crc32c(_SAID.pack(asked, among, length))) != crc:
+        if asked != number or end > len(data) or crc32c(data[_KEY_AT:end], crc32c(_SAID.pack(*said))) != crc:
             return None
         # Who has died does not wait.
-        return Asked(slot, number, value, among) if files.is_held(self.fd, slot) else None
+        if not files.is_held(self.fd, slot):
+            return None
+        return Asked(slot, number, data[value_at:end], among, None if key_length == _NO_KEY else data[_KEY_AT:value_at])
 
     def reply_locked(
         self, asked: Sequence[Asked], uuid: str, position: int, offset: int, ts: int, entry: bytes

@@ -40,15 +40,21 @@ def append(
 
 
 def append_value(
-    topic: Topic, place: int, among: int, value: bytes, max_record_bytes: int, mark: tuple[bytes, int]
+    topic: Topic,
+    place: int,
+    among: int,
+    value: bytes,
+    key: bytes | None,
+    max_record_bytes: int,
+    mark: tuple[bytes, int],
 ) -> tuple[int, int]:
-    """`append` of one value without a key and headers, to a topic without a schema."""
+    """`append` of one value without headers, to a topic without a schema."""
     topic.check_partition(place)
     if topic.schema is not None:
         raise InvalidArgument(f"topic {topic.name!r} has a schema: a record of it is sent as a batch")
-    if len(value) <= min(topic._plain_bytes, max_record_bytes):
-        return topic._store.log(topic.id, place).append_value(topic.schema_version, value, among, mark)
-    request = _plain(topic, [None], [value], max_record_bytes)
+    if len(value) + len(key or b"") <= min(topic._plain_bytes, max_record_bytes):
+        return topic._store.log(topic.id, place).append_value(topic.schema_version, value, among, mark, key)
+    request = _plain(topic, [key], [value], max_record_bytes)
     return _append(topic, place, among, request, mark)
 
 

@@ -209,15 +209,15 @@ class _Appending:
         return wire.encode({"start": start, "timestamp": timestamp})
 
     def _append_value(self, one: wire.OneValue) -> tuple[int, int]:
-        partition, among, number, done, value = one
+        partition, among, number, done, value, key = one
         if self._session is None or self._producer is None:
             raise InvalidArgument("a single value is sent with a session and a producer")
         call, mark = self._call, (self._producer, number)
         most = call.served.settings.max_record_bytes
 
         def act() -> tuple[int, int]:
-            topic = call.pushed_to(self._topic_id, 1, len(value))
-            return append_value(topic, partition, among, value, most, mark)
+            topic = call.pushed_to(self._topic_id, 1, len(value) + len(key or b""))
+            return append_value(topic, partition, among, value, key, most, mark)
 
         session = call.served.sessions.get(self._session, call.caller.name)
         with session:

@@ -20,6 +20,7 @@ from tests.bench.run import Run, rate
 from tests.bench.table import Row, at_least
 
 VALUE = os.urandom(100)
+KEY = b"customer 4711"
 MANY = 1000
 TABLE_ROWS = 64 << 10
 
@@ -206,6 +207,15 @@ def push_none(run: Run) -> list[Row]:
                 peer.execute(INSERT, (time.time_ns() // 1000, None, VALUE))
                 peer.commit()
 
+        def push_keyed() -> None:
+            for _ in range(count):
+                log.push(VALUE, key=KEY)
+
+        def insert_keyed() -> None:
+            for _ in range(count):
+                peer.execute(INSERT, (time.time_ns() // 1000, KEY, VALUE))
+                peer.commit()
+
         def insert_alone() -> None:
             for _ in range(count):
                 alone.execute(INSERT, (time.time_ns() // 1000, None, VALUE))
@@ -214,6 +224,8 @@ def push_none(run: Run) -> list[Row]:
             {
                 "jjq": lambda: rate(count, lambda: push_one(log, count)),
                 "commit": lambda: rate(count, insert),
+                "keyed": lambda: rate(count, push_keyed),
+                "commit keyed": lambda: rate(count, insert_keyed),
                 "alone": lambda: rate(count, insert_alone),
             },
             rounds=31,
@@ -224,7 +236,9 @@ def push_none(run: Run) -> list[Row]:
     return [
         Row(what, "SQLite, insert + commit, WAL, NORMAL", "/s", ours, figures["commit"], at_least(1.5)),
         Row(what, "SQLite, the insert its own transaction", "/s", ours, figures["alone"]),
-    ]
+        Row("push of 100 B with a key, none", "SQLite, insert + commit, WAL, NORMAL", "/s", figures["keyed"],
+            figures["commit keyed"]),
+    ]  # fmt: skip
 
 
 def push_many(run: Run) -> list[Row]:

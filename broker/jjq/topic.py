@@ -165,7 +165,10 @@ class Topic:
         Raises InvalidArgument, SchemaMismatch, RecordTooLarge, TopicDeleted, StoreError; then nothing was appended, unless it says that the
         record may be there.
         """
-        key_bytes = None if key is None else to_bytes(key, "a key")
+        size, key_bytes = 0, None
+        if key is not None:
+            key_bytes = to_bytes(key, "a key")
+            size = len(key_bytes)
         if type(value) is str and self._plain_bytes >= 0:
             value = self.plain(value)
         if (
@@ -173,15 +176,13 @@ class Topic:
             and timestamp is None
             and delay is None
             and type(value) is bytes
-            and len(value) + (0 if key_bytes is None else len(key_bytes)) <= self._plain_bytes
+            and len(value) + size <= self._plain_bytes
         ):
             # What most single pushes are; it needs none of the checks of `pushing.request`.
             row = self._row
             place, among = (0, 1) if partition is None and row.partitions == 1 else self.choose(partition, key_bytes)
             try:
-                offset, ts = self._store.log(row.id, place).append_value(
-                    row.schema_version, value, among, key=key_bytes
-                )
+                offset, ts = self._store.log(row.id, place).append_value(row.schema_version, value, among, key_bytes)
             except MorePartitions:
                 self.refresh()
             else:

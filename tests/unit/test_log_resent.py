@@ -49,7 +49,7 @@ def test_a_marked_message_is_found_by_its_mark_and_no_other(topic: jjq.Topic) ->
 
 def test_a_single_value_is_marked_too(topic: jjq.Topic) -> None:
     log = topic._store.log(topic.id, 0)
-    assert log.append_value(1, b"a", 0, (PRODUCER, 5))[0] == 0
+    assert log.append_value(1, b"a", mark=(PRODUCER, 5))[0] == 0
     topic.push(b"b")
     assert [found(topic, 5), found(topic, 0)] == [0, None]
     assert topic.read().read_all().column("value").to_pylist() == [b"a", b"b"]

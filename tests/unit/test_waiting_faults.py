@@ -52,7 +52,7 @@ def test_a_marked_value_whose_entry_is_there_counts_though_that_of_the_others_is
     assert other.log._waiting is not None
     assert other.log._waiting.ask(b"other", 0)
     with FailsOnce("write", ".index", least=2 * ENTRY_SIZE, part=ENTRY_SIZE + 40) as disk:
-        offset, _ = one.log.append_value(1, b"one", 0, (b"p", 1))
+        offset, _ = one.log.append_value(1, b"one", mark=(b"p", 1))
     assert disk.failed
     answer = other.log._waiting.answer()
     assert answer is not None

@@ -186,7 +186,7 @@ class RemoteLog:
         request.offset = told["start"]
         request.timestamp = told["timestamp"] if request.stamps is None else request.stamps[0]
 
-    def append_value(self, version: int, value: bytes, among: int = 0, *, key: bytes | None = None) -> tuple[int, int]:
+    def append_value(self, version: int, value: bytes, among: int = 0, key: bytes | None = None) -> tuple[int, int]:
         """See `jjq.log.partition.PartitionLog.append_value`."""
         told = self._streams.append_value((self._topic_id, version), value, key, self._partition, among)
         return told["start"], told["timestamp"]

@@ -90,7 +90,7 @@ class PartitionLog(Partition):
                     raise
 
     def append_value(
-        self, version: int, value: bytes, among: int = 0, mark: tuple[bytes, int] = NO_MARK, key: bytes | None = None
+        self, version: int, value: bytes, among: int = 0, key: bytes | None = None, mark: tuple[bytes, int] = NO_MARK
     ) -> tuple[int, int]:
         """`append` of one value, without headers, at the broker's time, to a topic without a schema.
 

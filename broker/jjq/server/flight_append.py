@@ -53,7 +53,7 @@ def append_value(
     if topic.schema is not None:
         raise InvalidArgument(f"topic {topic.name!r} has a schema: a record of it is sent as a batch")
     if len(value) + len(key or b"") <= min(topic._plain_bytes, max_record_bytes):
-        return topic._store.log(topic.id, place).append_value(topic.schema_version, value, among, mark, key)
+        return topic._store.log(topic.id, place).append_value(topic.schema_version, value, among, key, mark)
     request = _plain(topic, [key], [value], max_record_bytes)
     return _append(topic, place, among, request, mark)
 

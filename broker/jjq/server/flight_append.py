@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
 from jjq import pushing
 from jjq.errors import InvalidArgument, RecordTooLarge
-from jjq.headers import header_column, longest_headers
+from jjq.headers import header_column, headers_size, longest_headers
 from jjq.log.requests import OVERHEAD_BYTES, Append, MorePartitions
 from jjq.schema import PLAIN, RAW, cast, conform, pushed
 from jjq.topic import Topic
@@ -54,7 +55,7 @@ def append_value(
         raise InvalidArgument(f"topic {topic.name!r} has a schema: a record of it is sent as a batch")
     if len(value) + len(key or b"") <= min(topic._plain_bytes, max_record_bytes):
         return topic._store.log(topic.id, place).append_value(topic.schema_version, value, among, key, mark)
-    request = _plain(topic, [key], [value], max_record_bytes)
+    request = _plain(topic, [key], [value], None, max_record_bytes)
     return _append(topic, place, among, request, mark)
 
 
@@ -69,7 +70,9 @@ def _append(topic: Topic, place: int, among: int, request: Append, mark: tuple[b
     return start, timestamp
 
 
-def _plain(topic: Topic, keys: list[bytes | None], values: list[bytes | None], max_record_bytes: int) -> Append:
+def _plain(
+    topic: Topic, keys: list[bytes | None], values: list[bytes | None], headers: list[Any] | None, max_record_bytes: int
+) -> Append:  # fmt: skip
     """What most small batches are: the checks that are for columns would take longer than to append it."""
     for key, value in zip(keys, values, strict=True):
         size = len(value or b"") + len(key or b"")
@@ -77,7 +80,10 @@ def _plain(topic: Topic, keys: list[bytes | None], values: list[bytes | None], m
             raise RecordTooLarge(
                 f"the record has {size:,} bytes, the broker takes up to {max_record_bytes:,} (max_record_bytes)"
             )
-    return pushing.request(topic, values, keys, None, None)
+    if headers is not None:
+        longest = max(headers_size(each or ()) for each in headers)
+        topic.check_size(longest, max_record_bytes, "the headers of a record")
+    return pushing.request(topic, values, keys, headers, None)
 
 
 def _stamp(value: object) -> int:
@@ -87,8 +93,11 @@ def _stamp(value: object) -> int:
 def _request(topic: Topic, batch: pa.RecordBatch, max_record_bytes: int) -> Append:
     if topic.schema is None and batch.num_rows <= _SINGLES and batch.schema.equals(PLAIN):
         keys, headers, values = batch.columns
-        if headers.null_count == len(headers):
-            return _plain(topic, keys.to_pylist(), values.to_pylist(), max_record_bytes)
+        pairs: list[Any] | None = None
+        if headers.null_count < len(headers):
+            listed = header_column(headers).to_pylist()
+            pairs = [each and [(pair["key"], pair["value"]) for pair in each] for each in listed]
+        return _plain(topic, keys.to_pylist(), values.to_pylist(), pairs, max_record_bytes)
     limit = min(topic.config.max_record_bytes, max_record_bytes)
     topic.check_size(batch.nbytes, topic.config.max_batch_bytes, "the batch")
     keys = cast(batch.column("_key"), pa.binary(), "_key")

@@ -44,6 +44,15 @@ def test_the_command_begins_in_a_module_that_imports_nothing() -> None:
     assert done.stdout.strip() == "['jjq_command']"
 
 
+def test_the_package_run_as_a_module_is_the_command() -> None:
+    script, module = (
+        subprocess.run([*begin, "topci"], capture_output=True, text=True, check=False)
+        for begin in ([Path(sys.executable).with_name("jjq")], [sys.executable, "-m", "jjq"])
+    )
+    assert module.stderr.startswith("jjq: there is no command 'topci'")
+    assert (module.returncode, module.stdout, module.stderr) == (script.returncode, script.stdout, script.stderr)
+
+
 def test_its_exit_code_is_the_one_of_an_interrupt() -> None:
     import jjq_command
     from jjq.cli.exits import INTERRUPTED

@@ -68,33 +68,33 @@ def push_many(
         return Positions([])
     key_list = None if keys is None else [None if key is None else to_bytes(key, "a key") for key in keys]
     pairs = None if headers is None else [check_headers(each) for each in headers]
+    stamps = None if timestamps is None else list(timestamps)
     if delay is not None:
         pairs = defer_all(pairs, len(values), now_us() + delay_us(delay))
     if atomic:
         topic.catch_up()
     while True:
         default, among = topic.choose(partition, None)
+        places = None
         if partition is not None or key_list is None or among == 1:
-            groups: Mapping[int, Sequence[int]] = {default: range(len(values))}
-            places = None
+            requests = {default: request(topic, values, key_list, pairs, stamps)}
         else:
             places = [default if key is None else partition_of(key, among) for key in key_list]
             chosen: dict[int, list[int]] = {}
             for i, place in enumerate(places):
                 chosen.setdefault(place, []).append(i)
-            groups = chosen
-        requests: dict[int, Append] = {}
-        for place, rows in groups.items():
-            whole = len(rows) == len(values)
-            requests[place] = request(
-                topic,
-                values if whole else [values[i] for i in rows],
-                None if key_list is None else [key_list[i] for i in rows],
-                None if pairs is None else [pairs[i] for i in rows],
-                None if timestamps is None else [timestamps[i] for i in rows],
-            )
-        if atomic and len(requests) > 1:
-            return _link_requests(topic, store, requests, places)
+            requests = {
+                place: request(
+                    topic,
+                    [values[i] for i in rows],
+                    [key_list[i] for i in rows],
+                    None if pairs is None else [pairs[i] for i in rows],
+                    None if stamps is None else [stamps[i] for i in rows],
+                )
+                for place, rows in chosen.items()
+            }
+            if atomic and len(requests) > 1:
+                return _link_requests(topic, store, requests, places)
         ranges = topic.append_all(requests, among)
         if ranges is not None:
             return Positions(ranges, places)

@@ -133,14 +133,15 @@ FORK_AT_ONCE = """
 import os, signal, sys
 import jjq
 store = jjq.open(sys.argv[1])
-producer = store.producer(linger_ms=0)
-producer.push("t", b"parent", headers={"from": b"parent"})
+producer = store.producer(linger_ms=200)
+for _ in range(300):  # so many become columns
+    producer.push("t", b"parent")
 while "pandas" not in sys.modules:  # pyarrow imports it with the first list that it is given
     pass
 child = os.fork()
 if child == 0:
     signal.alarm(20)
-    producer.push("t", b"child").result(10)
+    [producer.push("t", b"child") for _ in range(300)][-1].result(10)
     os._exit(0)
 producer.close()
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -150,7 +151,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_a_fork_while_the_first_record_is_written_leaves_a_child_that_can_push(store: jjq.Store) -> None:
     store.create_topic("t")
     subprocess.run([sys.executable, "-c", FORK_AT_ONCE, str(store.path)], check=True, timeout=60)
-    assert sorted(store.topic("t").read().read_all()["value"].to_pylist()) == [b"child", b"parent"]
+    assert sorted(store.topic("t").read().read_all()["value"].to_pylist()) == [b"child"] * 300 + [b"parent"] * 300
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -268,7 +268,12 @@ def _rows_request(
     stamps: list[int] | None, limit: int,
 ) -> Append:  # fmt: skip
     """`request` of a topic with a schema."""
-    columns, schema = topic.retry_schema(lambda: (rows_to_columns(values, topic.schema), topic.schema))
+
+    def build() -> tuple[list[Any], pa.Schema]:
+        schema = topic.schema
+        return rows_to_columns(values, schema), schema
+
+    columns, schema = topic.retry_schema(build)
     size = sum([each.get_total_buffer_size() for each in columns])  # at least `nbytes`, in a tenth of its time
     if size > (most := _most_bytes(topic)):
         topic.check_size(sum([each.nbytes for each in columns]), most, "the batch")

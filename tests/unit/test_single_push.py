@@ -31,7 +31,7 @@ def test_message_is_the_one_that_encoding_and_placing_give(
     field = fmt.ActiveField(topic, 7, base, 1, synced_to, now)
     encoded = TEMPLATE.encode([ts], [key], [value])._replace(producer=mark[0], sequence=mark[1])
     expected = fmt.place(encoded, field) + b"".join(encoded.body)
-    message = TEMPLATE.message(ts, value, topic, 7, base, synced_to, now, mark, key)
+    message = TEMPLATE.message(ts, value, topic, 7, base, synced_to, now, key, mark)
     assert message == expected
     assert encoded.layout == TEMPLATE.layout
     assert TEMPLATE.rows_at(bytes(message), [0]) == ([key], [value])

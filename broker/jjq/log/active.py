@@ -292,7 +292,7 @@ class ActiveFile:
 
     def append_value_locked(
         self, template: RowsTemplate, topic: bytes, partition: int, value: bytes, now: int, sync: bool,
-        mark: tuple[bytes, int] = fmt.NO_MARK, key: bytes | None = None,
+        key: bytes | None = None, mark: tuple[bytes, int] = fmt.NO_MARK,
     ) -> tuple[int, int]:  # fmt: skip
         """`append_locked` of one value, at the broker's time, in half the time; its offset and timestamp."""
         offset, position = self.end, self.length
@@ -300,7 +300,7 @@ class ActiveFile:
         ts = now if now > self.run_max_ts else self.run_max_ts  # noqa: FURB136
         ts = ts if ts > self.floor_ts else self.floor_ts  # noqa: FURB136
         appended_at = now if now > self.appended_at else self.appended_at  # noqa: FURB136
-        data = template.message(ts, value, topic, partition, offset, self.synced_position, appended_at, mark, key)
+        data = template.message(ts, value, topic, partition, offset, self.synced_position, appended_at, key, mark)
         length, crc, flags = len(data), fmt.crc32c(data, self.crc), SYNCED if sync else 0
         if position + length > self._size:
             if sync:

@@ -105,13 +105,13 @@ class PartitionLog(Partition):
                 if self._led is None:
                     self._led = me
                 else:
-                    me = request = one_request(version, value, among, mark, key)
+                    me = request = one_request(version, value, among, key, mark)
                     request.wake = threading.Lock()
                     request.wake.acquire()
                     self._queue.append(request)
             if request is None:
                 with self._leader:
-                    return self._write_value(value, among, mark, key)
+                    return self._write_value(value, among, key, mark)
             assert request.wake is not None
             request.wake.acquire()
             failure = None if request.done else self._lead()
@@ -188,7 +188,7 @@ class PartitionLog(Partition):
                 taken.append(oldest)
                 queue.popleft()
 
-    def _write_value(self, value: bytes, among: int, mark: tuple[bytes, int], key: bytes | None) -> tuple[int, int]:
+    def _write_value(self, value: bytes, among: int, key: bytes | None, mark: tuple[bytes, int]) -> tuple[int, int]:
         """Writes one value, or has another process write it; what others wait with goes along."""
         settings = self._settings
         try:
@@ -196,7 +196,7 @@ class PartitionLog(Partition):
                 self._lock()
             elif settings.sync != "always":
                 files.set_lock(self._lock_fd, files.EXCLUSIVE)  # as `_lock` does, with a call less
-            elif (answer := self._lock_or_ask(value, among, mark, key)) is not None:
+            elif (answer := self._lock_or_ask(value, among, key, mark)) is not None:
                 return answer.offset, answer.ts
             now = now_us()
             active = self._ready_locked(now)
@@ -206,14 +206,14 @@ class PartitionLog(Partition):
                 raise MorePartitions
             version, sync = settings.schema_version, settings.sync == "always"
             if self._waiting is not None and (asked := self._asked_locked(settings)):
-                mine = one_request(version, value, among, mark, key)
+                mine = one_request(version, value, among, key, mark)
                 groups, messages = encode_all([mine, *asked], self._facts, version)
                 _, offset, ts = self._append_locked(active, [mine], groups, messages, asked, now, sync)
             else:
                 template = self._facts.template(version)
                 assert template is not None
                 offset, ts = active.append_value_locked(
-                    template, self._topic_bytes, self.partition, value, now, sync, mark, key
+                    template, self._topic_bytes, self.partition, value, now, sync, key, mark
                 )
         except OSError as error:
             raise files.translate(error, "append to", self.directory) from error
@@ -231,7 +231,7 @@ class PartitionLog(Partition):
             self._unsynced(self, settings.sync_interval_ms / 1000)
         return offset, ts
 
-    def _lock_or_ask(self, value: bytes, among: int, mark: tuple[bytes, int], key: bytes | None) -> Answer | None:
+    def _lock_or_ask(self, value: bytes, among: int, key: bytes | None, mark: tuple[bytes, int]) -> Answer | None:
         """Takes the lock, or has the one that has it write a value. The caller unlocks."""
         fd, waiting = self._lock_fd, self._waiting
         if not files.try_turn(fd):

@@ -86,7 +86,7 @@ class OneValue:
         self.wake: threading.Lock | None = None
 
 
-def one_request(version: int, value: bytes, among: int, mark: tuple[bytes, int], key: bytes | None) -> Request:
+def one_request(version: int, value: bytes, among: int, key: bytes | None, mark: tuple[bytes, int]) -> Request:
     """A `OneValue`, or what is one of who may send it again."""
     if mark is fmt.NO_MARK:
         return OneValue(value, among, key)

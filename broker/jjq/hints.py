@@ -84,7 +84,8 @@ def keywords(called: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """For a function that is called by this name: a keyword that it does not have is an error that names the one it has."""
 
     def explained(function: Callable[P, T]) -> Callable[P, T]:
-        known = tuple(name for name in inspect.signature(function).parameters if name != "self")
+        # A store's own method gives the store.
+        known = tuple(name for name in inspect.signature(function).parameters if name not in {"self", "store"})
 
         @functools.wraps(function)
         def explaining(*arguments: P.args, **given: P.kwargs) -> T:

@@ -71,7 +71,7 @@ class Topic:
         self.most_at_once = self.config.max_records if bounded else None  # records that one push can have
         # The longest value that `push` may hand on as it is: there is no schema, no bound, and the broker gives the time.
         plain = row.schema is None and self.config.timestamps == "broker" and not self.config.ephemeral
-        self._plain_bytes = self.config.max_record_bytes if plain else -1
+        self._plain_bytes = min(self.config.max_record_bytes, self.config.max_batch_bytes) if plain else -1
 
     def refresh(self) -> None:
         """Reads settings and schema again, as others may have altered them; raises TopicDeleted."""

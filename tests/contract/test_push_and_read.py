@@ -156,6 +156,20 @@ def test_limits_are_held_and_say_how_to_raise_them(store: jjq.Store) -> None:
     assert topic.push(b"x" * 101).offset == 1
 
 
+def test_a_record_alone_is_a_batch_too_whatever_it_is_of(store: jjq.Store) -> None:
+    topic = store.create_topic("t", max_batch_bytes=100)
+    topic.push(b"x" * 100)
+    topic.push(b"x" * 99, key=b"k")
+    topic.push("x" * 100)
+    headers = {"h": b"h"}
+    for value, key, given in (
+        (b"x" * 101, None, None), ("x" * 101, None, None), (b"x" * 100, b"k", None), (b"x" * 99, None, headers),
+    ):  # fmt: skip
+        with pytest.raises(jjq.RecordTooLarge, match="the batch has 101 bytes"):
+            topic.push(value, key=key, headers=given)
+    assert topic.offsets()[0].end == 3
+
+
 def test_a_record_larger_than_a_segment_has_one_to_itself(reopen: Callable[..., jjq.Store]) -> None:
     topic = reopen(maintenance=False).create_topic("t", segment_bytes=4096)
     for size in (10, 10_000, 10, 10_000):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 import jjq
 from jjq.headers import headers_array, longest_headers
 from jjq.log.flat import unpacked_bytes
-from jjq.schema import HEADERS
+from jjq.schema import HEADERS, PLAIN
 from jjq.server.batches import check_batch
 from jjq.server.flight_append import append
 
@@ -114,3 +115,24 @@ def test_headers_are_as_long_as_their_names_and_values_of_one_row() -> None:
     assert longest_headers(column) == 7
     assert longest_headers(column[:3]) == 6
     assert longest_headers(column[2:3]) == longest_headers(column[:1]) == 0
+
+
+def test_headers_that_are_many_are_no_objects(tmp_path: Path) -> None:
+    """Empty ones have no bytes to be too many, and each would take two hundred as an object."""
+    many = 100_000
+    pairs = pa.StructArray.from_arrays(
+        [pa.array([""] * many), pa.nulls(many, pa.binary())], fields=[*HEADERS.value_type]
+    )
+    headers = pa.ListArray.from_arrays(pa.array([0, many], pa.int32()), pairs, type=HEADERS)
+    batch = pa.record_batch([pa.nulls(1, pa.binary()), headers, pa.array([b"v"])], schema=PLAIN)
+    with jjq.open(tmp_path / "store", maintenance=False) as store:
+        topic = store.create_topic("t")
+        append(topic, 0, 0, batch, None, 1 << 20, None)
+        tracemalloc.start()
+        try:
+            append(topic, 0, 0, batch, None, 1 << 20, None)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak < many
+        assert topic.read(metadata=["_headers"]).read_all()["_headers"].combine_chunks()[1:].equals(headers)

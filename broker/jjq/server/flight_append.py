@@ -16,6 +16,7 @@ from jjq.topic import Topic
 from jjq.values import whole
 
 _SINGLES = 256  # of so many values a message is made by a template, several times as fast as by pyarrow
+_PAIRS = 16 * _SINGLES  # so many headers take no time to speak of as objects, and a batch may have millions
 
 
 def append(
@@ -91,7 +92,8 @@ def _stamp(value: object) -> int:
 
 
 def _request(topic: Topic, batch: pa.RecordBatch, max_record_bytes: int) -> Append:
-    if topic.schema is None and batch.num_rows <= _SINGLES and batch.schema.equals(PLAIN):
+    few = topic.schema is None and batch.num_rows <= _SINGLES and batch.schema.equals(PLAIN)
+    if few and len(batch.column(1).values) <= _PAIRS:
         keys, headers, values = batch.columns
         pairs: list[Any] | None = None
         if headers.null_count < len(headers):

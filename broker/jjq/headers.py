@@ -66,7 +66,10 @@ def header_column(column: Any) -> Any:
 def longest_headers(column: Any) -> int:
     """The most bytes that the headers of one row have. By columns: as objects many of them would take forty times as much."""
     names, values = map(pc.binary_length, _header_parts(column))
-    sizes = pa.table({"row": pc.list_parent_indices(column), "size": pc.add(names, pc.fill_null(values, 0))})
+    rows = pc.list_parent_indices(column)
+    if len(rows) > len(names):  # those below a null, which may be there and are no headers, are not among the names
+        rows = rows.filter(column.is_valid().take(rows))
+    sizes = pa.table({"row": rows, "size": pc.add(names, pc.fill_null(values, 0))})
     return int(pc.max(sizes.group_by("row").aggregate([("size", "sum")]).column("size_sum")).as_py() or 0)
 
 

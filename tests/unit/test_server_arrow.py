@@ -117,6 +117,14 @@ def test_headers_are_as_long_as_their_names_and_values_of_one_row() -> None:
     assert longest_headers(column[2:3]) == longest_headers(column[:1]) == 0
 
 
+def test_what_lies_below_a_null_is_no_headers() -> None:
+    pairs = pa.array([{"key": "not there", "value": b""}, {"key": "a", "value": b"12"}], HEADERS.value_type)
+    ends, nulls = pa.array([0, 1, 2], pa.int32()), pa.array([True, False])
+    column = pa.ListArray.from_arrays(ends, pairs, type=HEADERS, mask=nulls)
+    assert longest_headers(column) == longest_headers(column[1:]) == 3
+    assert longest_headers(column[:1]) == 0
+
+
 def test_headers_that_are_many_are_no_objects(tmp_path: Path) -> None:
     """Empty ones have no bytes to be too many, and each would take two hundred as an object."""
     many = 100_000

@@ -42,11 +42,24 @@ def resolve_past(topic: Topic, position: Any, *, end: bool = False, partitions: 
 
 def plan_whole(topic: Topic, partition: int, start: int, end: int) -> list[Slice]:
     """`Topic.plan`; where records are gone, its error says how to read what is left."""
+    slices, lost = plan_before_loss(topic, partition, start, end)
+    if lost is not None:
+        raise lost
+    return slices
+
+
+def plan_before_loss(topic: Topic, partition: int, start: int, end: int) -> tuple[list[Slice], DataLoss | None]:
+    """`Topic.plan` of what lies before the first records that are gone, and the error of these, which says how to read what is
+    left."""
     try:
-        return topic.plan(partition, start, end)
+        return topic.plan(partition, start, end), None
     except DataLoss as error:
-        how = "read from 'earliest', or with on_data_loss='skip'"
-        raise DataLoss(f"{error.message}; {how}", **error.details) from None
+        first, behind_it = error.details["asked"], error.details["earliest"]
+        how = "read from 'earliest'"
+        if topic.resolve("earliest", partitions=[partition])[partition] < behind_it:  # they are amid others
+            how = f"read up to {first} or from {behind_it} on"
+        lost = DataLoss(f"{error.message}; {how}, or with on_data_loss='skip'", **error.details)
+        return plan_before_loss(topic, partition, start, first)[0], lost
 
 
 def plan_past(topic: Topic, partition: int, start: int, end: int) -> list[Slice]:

@@ -56,6 +56,8 @@ def test_a_gap_that_repair_left_is_an_error_or_skipped(
     with pytest.raises(jjq.DataLoss) as caught:
         topic.read()
     assert (caught.value.asked, caught.value.earliest, caught.value.lost) == (13, 14, 1)
+    assert caught.value.message.endswith("; read up to 13 or from 14 on, or with on_data_loss='skip'")
+    assert len(offsets(topic, end={0: 13, 1: 0}) + offsets(topic, start={0: 14, 1: 0})) == 59
     assert [each.start for each in topic.segments(0) if each.path is None] == [13]
     assert all((each.path is None) == (each.state == "lost") for each in topic.segments())
     assert offsets(topic, on_data_loss="skip") == without(13)
@@ -77,7 +79,7 @@ def test_what_retention_took_is_an_error_or_skipped(directory: Path, reopen: Reo
     topic = reopen(maintenance=False).topic("t")
     first = topic.offsets()[0].start
     assert first > 0
-    with pytest.raises(jjq.DataLoss):
+    with pytest.raises(jjq.DataLoss, match=r"; read from 'earliest', or with on_data_loss='skip'$"):
         topic.read(start=0)
     assert offsets(topic, start=0, on_data_loss="skip") == [
         (p, offset) for p in range(2) for offset in range(first, 30)

@@ -297,6 +297,20 @@ def test_columns_are_added_without_a_restart(store: jjq.Store, reopen: Callable[
     ]
 
 
+def test_a_handle_may_learn_of_a_column_while_its_rows_are_being_made_columns(store: jjq.Store) -> None:
+    topic = store.create_topic("t", schema=FLIGHTS)
+
+    class Row(dict[str, Any]):
+        def get(self, name: str, default: Any = None) -> Any:
+            if len(FLIGHTS) == len(topic.schema or ()):  # as by another thread
+                store.alter_topic("t", add_columns=pa.schema([("gate", pa.string())]))
+                topic.refresh()
+            return super().get(name, default)
+
+    topic.push(Row(carrier="AA", delay=1))
+    assert topic.read().read_all().to_pylist() == [{"carrier": "AA", "delay": 1, "gate": None}]
+
+
 @pytest.mark.parametrize("change", [[("delay", pa.string())], [("DELAY", pa.int32())], [("_x", pa.int32())]])
 def test_a_change_that_is_no_addition_is_refused(store: jjq.Store, change: list[tuple[str, pa.DataType]]) -> None:
     topic = store.create_topic("t", schema=FLIGHTS)

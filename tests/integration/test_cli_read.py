@@ -262,6 +262,22 @@ def test_tail_goes_on_behind_damage_and_says_what_it_skipped(cli: Cli) -> None:
     assert b"skipped offsets 3 to 3 of partition 0 of topic 't'" in done.stderr
 
 
+@pytest.mark.embedded  # as repair is
+def test_tail_shows_what_lies_before_records_that_are_gone(cli: Cli) -> None:
+    cli.run("topic", "create", "t")
+    for n in range(6):
+        cli.run("push", "t", stdin=f"value {n}")
+    [file] = paths(cli.store, "*.arrows")
+    flip(file, file.read_bytes().index(b"value 3"))
+    cli.run("repair", code=3)
+    done = cli.run("tail", "t", "--start", "earliest", code=1)
+    assert done.stdout.splitlines() == [f"value {n}" for n in (0, 1, 2)]
+    assert "1 record is gone; read up to 3 or from 4 on (--end, --start), or add --on-data-loss skip" in done.stderr
+    assert cli.text("tail", "t", "--start", "earliest", "-n", "2") == "value 0\nvalue 1\n"
+    assert cli.text("tail", "t", "--start", "earliest", "--end", "3") == "value 0\nvalue 1\nvalue 2\n"
+    assert cli.text("tail", "t", "--start", "4") == "value 4\nvalue 5\n"
+
+
 def test_tail_goes_on_without_an_active_file_that_is_missing(cli: Cli) -> None:
     cli.run("topic", "create", "t", "--partitions", "2")
     for n in range(4):

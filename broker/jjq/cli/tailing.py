@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import functools
 import heapq
-import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
 
@@ -25,7 +24,7 @@ from jjq.cli.exits import OK
 from jjq.cli.records import add_output, writer_for
 from jjq.model import Record
 from jjq.records import METADATA, to_records
-from jjq.skipping import ON_DATA_LOSS, plan_past, plan_whole, read_past, resolve_past
+from jjq.skipping import ON_DATA_LOSS, plan_before_loss, plan_past, read_past, resolve_past
 from jjq.start import check_order
 
 _LAST = 10
@@ -114,15 +113,27 @@ def _read(
     store: jjq.Store, topic: jjq.Topic, columns: list[str] | None, partition: int, start: int, end: int, on_data_loss: str
 ) -> Iterator[Record]:  # fmt: skip
     read = functools.partial(store.read_slices, columns=columns, metadata=METADATA)
+    lost = None
     if on_data_loss == "error":
-        batches = read(plan_whole(topic, partition, start, end))
+        slices, lost = plan_before_loss(topic, partition, start, end)
+        batches = read(slices)
     else:
         batches = read_past(topic, plan_past(topic, partition, start, end), read)
     for batch in batches:
         yield from to_records(topic.name, batch, raw=topic.schema is None and columns is None)
+    if lost is not None:
+        raise lost
 
 
 def _in_chunks(records: Iterable[Record]) -> Iterator[list[Record]]:
-    each = iter(records)
-    while chunk := list(itertools.islice(each, _CHUNK)):
-        yield chunk
+    chunk: list[Record] = []
+    try:
+        for record in records:
+            chunk.append(record)
+            if len(chunk) == _CHUNK:
+                yield chunk
+                chunk = []
+    except jjq.JjqError:
+        yield chunk  # what lies before it
+        raise
+    yield chunk

@@ -28,6 +28,7 @@ _SAID = (
     ("; name its directory", "; name it with --store or JJQ_STORE"),
     (", or open it with read_only=True", ""),
     ("; read from 'earliest', or with on_data_loss='skip'", "; add --start earliest, or --on-data-loss skip"),
+    (" on, or with on_data_loss='skip'", " on (--end, --start), or add --on-data-loss skip"),
     ("with create_subscriber, or `jjq subscriber create`", "with `jjq subscriber create`"),
     ("; null is None", "; write null"),
     ("batch_id ", "--batch "),

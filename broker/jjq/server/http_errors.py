@@ -70,6 +70,7 @@ _SAID = (
     ("at once (store.stage)", "at once (POST /api/commit)"),
     ("; null is None", "; write null"),
     ("; read from 'earliest', or with on_data_loss='skip'", "; read with start=earliest, or on_data_loss=skip"),
+    ("on_data_loss='skip'", "on_data_loss=skip"),
 )
 _SEEK = re.compile(r"store\.subscriber\('([^']*)'\)\.seek\(\{(\d+): (\d+)\}\)")
 _METADATA = re.compile(r"; read\(metadata=\[.*?\]\) adds what is no column")

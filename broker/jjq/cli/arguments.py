@@ -46,10 +46,24 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse does it, but what a command does not know is the command's to tell."""
         found, unknown = self.parse_known_args(args, namespace)
-        if unknown:
-            parser: Parser = getattr(found, "parser", self)
+        parser: Parser = getattr(found, "parser", self)
+        if unknown and not parser._placed(found, unknown):
             parser.error(f"unrecognized arguments: {' '.join(unknown)}{parser._hint(unknown)}")
         return found
+
+    def _placed(self, found: argparse.Namespace, unknown: Sequence[str]) -> bool:
+        """Whether this is what may follow the others, behind an option: `push TOPIC --key COLUMN FILE`. To argparse, what may be left
+        out is left out where an option comes."""
+        for action in self._get_positional_actions():
+            if action.nargs == "?" and getattr(found, action.dest) == action.default:
+                if len(unknown) > 1 or (unknown[0].startswith("-") and unknown[0] != "-"):
+                    return False
+                try:
+                    setattr(found, action.dest, self._get_value(action, unknown[0]))
+                except argparse.ArgumentError as error:
+                    self.error(str(error))
+                return True
+        return False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._given = list(sys.argv[1:] if args is None else args)
@@ -317,18 +331,12 @@ def seconds_between(low: float, high: float) -> Callable[[str], float]:
     return parse
 
 
-_BACK = re.compile(r"-\d+(\.\d+)?[A-Za-z]+")
+_BACK = re.compile(r"(-\d+(?:\.\d+)?)([A-Za-z]+)")
 
 
-def joined(given: Sequence[str]) -> list[str]:
-    """The arguments with `--start -1h` as `--start=-1h`: argparse takes what begins with a dash for an option."""
-    found: list[str] = []
-    for each in given:
-        if found and found[-1] in ("--start", "--end") and _BACK.fullmatch(each):
-            found[-1] += f"={each}"
-        else:
-            found.append(each)
-    return found
+def spaced(given: Sequence[str]) -> list[str]:
+    """The arguments with `-1h` as `-1 h`: argparse takes what begins with a dash for an option, unless a space is in it."""
+    return [_BACK.sub(r"\1 \2", each) if _BACK.fullmatch(each) else each for each in given]
 
 
 def start(text: str) -> Any:

@@ -127,6 +127,8 @@ class RemoteSubscriber(RemoteHandle, Subscriber):
             if not self._ahead:
                 self._popped = {}  # the broker's handle knows of those; others may have moved the cursor back since
                 told = self._wait(handle, "poll", wait, max_records=most)
+                with self._seeking:
+                    pass  # one beside this is to say first that it has been
                 with self._mutex:
                     if told is None or handle != self._handle:
                         return False  # whether it was read before or after a seek, nobody can tell: it is read again

@@ -370,12 +370,17 @@ class Rebuild:
             if row is None or (active := row.active) is None or active in seen:
                 continue
             seen.add(active)
-            if not any((self._directory(place) / name).exists() for name in layout.names_of(active, "arrows")):
+            there = any((self._directory(place) / name).exists() for name in layout.names_of(active, "arrows"))
+            if not there and not self._is_taken_apart(place, active):
                 lost = catalog in self._trusted and end <= row.end_offset
                 (self._report.gone if lost else self._report.notes).append(
                     f"{active}.arrows of partition {partition} of topic {topic.row.name!r} is gone; what had been appended "
                     f"to it, and not rewritten since, is lost"
                 )
+
+    def _is_taken_apart(self, place: Place, active: str) -> bool:
+        """Whether a repair has copied out of this file what was whole, and told what was not."""
+        return any((self._store / "quarantine").glob(f"*/topics/{place[0]}/{place[1]}/{active}.arrows"))
 
     def _rows(self, chain: Sequence[Candidate], version: int) -> list[Segment]:
         rows: list[Segment] = []

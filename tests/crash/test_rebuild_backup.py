@@ -12,7 +12,7 @@ import jjq
 from jjq import objects
 from jjq.repair import repair
 from tests.crash.losing import damage_catalog, empty_catalog, link, lose_catalog
-from tests.stores import assert_whole, roll, tables
+from tests.stores import assert_whole, flip, paths, roll, tables
 
 
 def test_cursors_come_from_the_backup(place: Path) -> None:
@@ -137,6 +137,25 @@ def test_partitions_that_were_added_since_the_backup_are_there(
         assert [each.record.value for each in store.channel("t", "c").receive(10)] == [b"a", b"b"]
         assert_whole(store)
     assert json.loads(written.read_text())["partitions"] == count
+
+
+def test_a_file_that_was_repaired_before_is_not_missed(place: Path) -> None:
+    path = place / "store"
+    with jjq.open(path, maintenance=False) as store:
+        topic = store.create_topic("t")
+        topic.push_many([b"%d" % i for i in range(5)])
+        store.maintain()  # the backup knows the active file
+        topic.push(b"after")
+        before = tables(store)
+    [index] = paths(path, "*.index")
+    flip(index, 100)
+    assert repair(path).lost == []
+    lose_catalog(path)
+    report = repair(path)
+    assert report.rebuilt
+    assert [each for each in report.notes if "is gone" in each] == report.gone == report.lost == []
+    with jjq.open(path, maintenance=False) as store:
+        assert tables(store) == before
 
 
 def test_an_old_copy_of_the_catalog_put_back_costs_no_partition(place: Path) -> None:

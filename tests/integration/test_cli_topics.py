@@ -204,6 +204,9 @@ def test_settings_are_taken_with_units_and_shown(cli: Cli) -> None:
 def test_retention_by_segments_and_whom_it_waits_for(cli: Cli) -> None:
     made = cli.json("topic", "create", "t", "--retention-segments", "5", "--retention-waits", "billing, audit")
     assert (made["config"]["retention_segments"], made["config"]["retention_waits"]) == (5, ["billing", "audit"])
+    for command in ("describe", "list"):
+        kept = "5 segments a partition, and until read by billing, audit"
+        assert kept in cli.text("topic", command, *(["t"] if command == "describe" else []))
     assert "5 segments a partition" in cli.text("topic", "list")
     for given, waits in (("all", True), ("none", False)):
         assert cli.json("topic", "alter", "t", "--retention-waits", given)["config"]["retention_waits"] is waits

@@ -232,7 +232,9 @@ def _kept(config: dict[str, Any]) -> str:
         limits.append(f"{output.size(config['retention_bytes'])} a partition")
     if config["retention_segments"] is not None:
         limits.append(f"{output.count(config['retention_segments'], 'segment')} a partition")
-    return " or ".join(limits) or "for ever"
+    waits = config["retention_waits"]
+    until = f", and until read by {'all' if waits is True else ', '.join(waits)}" if waits and limits else ""
+    return " or ".join(limits) + until or "for ever"
 
 
 def _describe(arguments: argparse.Namespace) -> int:

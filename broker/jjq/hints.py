@@ -44,7 +44,8 @@ _SYNONYMS = {
     "truncate": "empty", "purge": "empty", "get": "show describe", "info": "show describe", "consume": "tail", "read": "tail",
     "cat": "tail", "dump": "tail", "export": "tail", "import": "push", "load": "push",
     "produce": "push", "write": "push", "send": "push", "start": "serve", "run": "serve", "doctor": "verify",
-    "consoleconsumer": "tail", "consoleproducer": "push", "lag": "subscriber",
+    "consoleconsumer": "tail", "consoleproducer": "push", "lag": "list subscriber",
+    "reset": "seek", "show": "describe list", "set": "alter", "update": "alter", "compact": "maintain", "vacuum": "maintain",
 }  # fmt: skip
 _NEAR = 0.7  # of difflib: `prot` is near `port` (0.75), and `since` is not near `json`
 

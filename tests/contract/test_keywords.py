@@ -12,7 +12,7 @@ WRONG: dict[str, tuple[Callable[[jjq.Store, Any], object], str]] = {
     "ack_time": (lambda store, wrong: store.channel("t", "c", create=True, **wrong), "channel .* did you mean ack_timeout?"),
     "particions": (lambda store, wrong: store.create_topic("n", **wrong), "a topic has no setting .* did you mean 'partitions'?"),
     "batch_size": (lambda store, wrong: store.producer(**wrong), "Producer .* did you mean batch_bytes?"),
-    "decode": (lambda store, wrong: store.pubsub(**wrong), "PubSub .* there are store, decode_responses, "),
+    "decode": (lambda store, wrong: store.pubsub(**wrong), "PubSub .* there are decode_responses, "),
     "writer": (lambda store, wrong: store.commit([], **wrong), "commit .* did you mean writer_id?"),
     "default_partitions": (lambda store, wrong: store.stage(**wrong), "stage .* did you mean default_partition?"),
     "fields": (lambda store, wrong: store.topic("t").read(**wrong), "read .* did you mean columns?"),

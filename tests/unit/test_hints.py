@@ -91,9 +91,6 @@ def test_a_keyword_of_python_leads_to_ours(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"jjq\.connect takes no argument 'patience'; there are url, token"):
         jjq.connect("jjq://localhost:1", patience=wrong)
     assert list(tmp_path.iterdir()) == []
-    told = "PubSub takes no argument 'readonly'; there are decode_responses, ignore"
-    with jjq.open(tmp_path / "store") as store, pytest.raises(TypeError, match=told):
-        store.pubsub(**wrong)
 
 
 def test_the_spelling_comes_before_the_table_and_the_table_before_what_is_near() -> None:

@@ -29,4 +29,12 @@ def test_what_begins_with_a_dash_may_be_a_time_ago(cli: Cli) -> None:
     assert "1 record to read" in cli.text("subscriber", "seek", "s", "-5m")
     assert "0 records to read" in cli.text("subscriber", "seek", "s", "latest")
     assert "1 record to read" in cli.text("subscriber", "seek", "s", "-1.5hours")
-    assert "unknown unit 'q' in '-5 q'" in cli.error("subscriber", "seek", "s", "-5q", code=2)
+    assert "unknown unit 'q' in '-5q'" in cli.error("subscriber", "seek", "s", "-5q", code=2)
+
+
+@pytest.mark.parametrize("value", ["-5m", "-5", "-5 m", "-1.5x"])
+def test_a_value_that_begins_with_a_dash_and_a_digit_is_published_as_it_is(cli: Cli, value: str) -> None:
+    cli.run("topic", "create", "t")
+    cli.run("publish", "t", value)
+    cli.run("publish", "t", "--", value)
+    assert cli.text("tail", "t") == f"{value}\n{value}\n"

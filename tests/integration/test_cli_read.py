@@ -247,12 +247,17 @@ def test_what_tail_cannot_show(flights: Cli, arguments: list[str], code: int, sa
     assert says in flights.error("tail", *arguments, code=code)
 
 
-def test_tail_goes_on_behind_damage_and_says_what_it_skipped(cli: Cli) -> None:
+def make_damaged(cli: Cli) -> None:
+    """Topic `t` of six records, of which the fourth is damaged."""
     cli.run("topic", "create", "t")
     for n in range(6):
         cli.run("push", "t", stdin=f"value {n}")
     [file] = paths(cli.store, "*.arrows")
     flip(file, file.read_bytes().index(b"value 3"))
+
+
+def test_tail_goes_on_behind_damage_and_says_what_it_skipped(cli: Cli) -> None:
+    make_damaged(cli)
     done = cli.run("tail", "t", code=1)
     assert "damaged at byte" in done.stderr
     command = ["jjq", "tail", "t", "--on-data-loss", "skip"]
@@ -264,11 +269,7 @@ def test_tail_goes_on_behind_damage_and_says_what_it_skipped(cli: Cli) -> None:
 
 @pytest.mark.embedded  # as repair is
 def test_tail_shows_what_lies_before_records_that_are_gone(cli: Cli) -> None:
-    cli.run("topic", "create", "t")
-    for n in range(6):
-        cli.run("push", "t", stdin=f"value {n}")
-    [file] = paths(cli.store, "*.arrows")
-    flip(file, file.read_bytes().index(b"value 3"))
+    make_damaged(cli)
     cli.run("repair", code=3)
     done = cli.run("tail", "t", "--start", "earliest", code=1)
     assert done.stdout.splitlines() == [f"value {n}" for n in (0, 1, 2)]

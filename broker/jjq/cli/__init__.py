@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from jjq.cli.arguments import Misused, UsageError, spaced
+from jjq.cli.arguments import Misused, UsageError
 from jjq.cli.commands import build_parser
 from jjq.cli.exits import ERROR, INTERRUPTED, PIPE_CLOSED, TERMINATED, USAGE, Terminated
 from jjq.cli.wording import for_command_line
@@ -16,7 +16,7 @@ from jjq.errors import InvalidArgument, JjqError, RecordTooLarge, SchemaMismatch
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code (documented in `docs/cli.md`)."""
-    given = spaced(sys.argv[1:] if argv is None else argv)
+    given = list(sys.argv[1:] if argv is None else argv)
     if given[:1] == ["help"]:
         given = [*given[1:], "--help"]
     as_json = "--json" in given

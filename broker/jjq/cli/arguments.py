@@ -41,6 +41,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
+        # No option of ours begins so: `-1h` is a value, as `-1` is to argparse by itself.
+        self._negative_number_matcher = re.compile(r"-\d")
         self._given: list[str] = []
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -329,14 +331,6 @@ def seconds_between(low: float, high: float) -> Callable[[str], float]:
         return value
 
     return parse
-
-
-_BACK = re.compile(r"(-\d+(?:\.\d+)?)([A-Za-z]+)")
-
-
-def spaced(given: Sequence[str]) -> list[str]:
-    """The arguments with `-1h` as `-1 h`: argparse takes what begins with a dash for an option, unless a space is in it."""
-    return [_BACK.sub(r"\1 \2", each) if _BACK.fullmatch(each) else each for each in given]
 
 
 def start(text: str) -> Any:

@@ -203,8 +203,8 @@ class RowsTemplate:
             buffers[behind:behind] = (buffers[behind], 0) * (self._VALUE - self._HEADERS_END)
         head = bytearray(self._head)
         layout = self._layout
-        struct.pack_into("<q", head, layout.body_length, at)
-        struct.pack_into("<q", head, layout.rows, rows)
+        _LONG.pack_into(head, layout.body_length, at)
+        _LONG.pack_into(head, layout.rows, rows)
         self._nodes.pack_into(
             head, layout.nodes, rows, 0, rows, key[0], rows, nulls, count, 0, count, 0, count, absent, rows, value[0]
         )

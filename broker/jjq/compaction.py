@@ -17,7 +17,7 @@ import pyarrow as pa
 from jjq import files, layout
 from jjq.errors import DamagedSegment
 from jjq.log.format import NO_TS
-from jjq.log.sealed import BATCH_BYTES, COMPRESSED_ROWS, SealedWriter, rebatch
+from jjq.log.sealed import COMPRESSED_ROWS, SEALED_BATCH_BYTES, SealedWriter, rebatch
 from jjq.model import Segment
 
 FAN_IN = 8
@@ -118,7 +118,7 @@ class Output:
     def write(self, inputs: Iterable[Segment], scan: Scan) -> list[Segment]:
         """Writes inputs, one after the other: stream files until about half of the full size is made and an input has ended,
         sealed ones all. Returns the inputs it took. Raises DamagedSegment, FileNotFoundError, OSError; then call `discard`."""
-        target = min(BATCH_BYTES, self._most_bytes)
+        target = min(SEALED_BATCH_BYTES, self._most_bytes)
         rows = COMPRESSED_ROWS if self._compression else 1 << 20
         for batch in rebatch(self._read(inputs, scan), target, rows):
             self._add(batch)

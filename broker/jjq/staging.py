@@ -23,7 +23,7 @@ from jjq.clock import now_us
 from jjq.errors import InvalidArgument, JjqError, SchemaMismatch, StagedFileMissing, WriterConflict
 from jjq.headers import header_column, null_headers
 from jjq.log.format import crc32c
-from jjq.log.sealed import BATCH_BYTES, SealedWriter, file_crc, sealed_path
+from jjq.log.sealed import SEALED_BATCH_BYTES, SealedWriter, file_crc, sealed_path
 from jjq.log.stream import missing_directory
 from jjq.model import Commit, Segment, StagedFile, check_name
 from jjq.schema import (
@@ -165,9 +165,12 @@ class _PartitionStage:
         self._writer: SealedWriter | None = None
 
     def add(self, batch: pa.RecordBatch) -> list[StagedFile]:
+        """Holds it until there is enough for a batch of the file; returns the files that are full."""
+        size = batch.nbytes
+        done = self._flush() if self._held_bytes + size > SEALED_BATCH_BYTES else []
         self._held.append(batch)
-        self._held_bytes += batch.nbytes
-        return self._flush() if self._held_bytes >= 4 * BATCH_BYTES else []
+        self._held_bytes += size
+        return done + self._flush() if self._held_bytes >= SEALED_BATCH_BYTES else done
 
     def _flush(self) -> list[StagedFile]:
         done: list[StagedFile] = []

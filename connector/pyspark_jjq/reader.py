@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from jjq.config import TopicConfig
 from jjq.errors import DataLoss, InvalidArgument, StoreNotFound, TopicDeleted
+from jjq.log.sealed import SEALED_BATCH_BYTES
 from jjq.model import behind
 from pyspark_jjq import ranges
 from pyspark_jjq.conditions import Condition, conditions, kept
@@ -79,7 +80,10 @@ def _read_topic(
     while left:
         given = 0
         try:
-            for batch in store.read_slices(left, columns=list(rows.columns), metadata=list(rows.metadata)):
+            found = store.read_slices(
+                left, columns=list(rows.columns), metadata=list(rows.metadata), target_bytes=SEALED_BATCH_BYTES
+            )
+            for batch in found:
                 given += batch.num_rows
                 yield rows.shape(batch, kind)
             return

@@ -31,7 +31,7 @@ BATCH_BYTES = 1 << 20
 
 
 # So much is kept by each worker and given round and round: more than its caches hold, as the rows of a topic are.
-KEPT_BATCHES = 128
+KEPT_BYTES = 128 << 20
 
 
 def kafka_batch(rows: int, value_bytes: int, topic: str = "measured") -> pa.RecordBatch:
@@ -66,7 +66,10 @@ def kept(rows: int, value_bytes: int, columns: int) -> list[pa.RecordBatch]:
         with pa.ipc.new_stream(stream, first.schema) as writer:
             writer.write_batch(first)
         bytes_of_one = stream.getvalue().to_pybytes()
-    return [pa.ipc.open_stream(bytes(bytearray(bytes_of_one))).read_next_batch() for _ in range(KEPT_BATCHES)]
+    return [
+        pa.ipc.open_stream(bytes(bytearray(bytes_of_one))).read_next_batch()
+        for _ in range(-(-KEPT_BYTES // (rows * (value_bytes or columns * 8))))
+    ]
 
 
 def cycled(batches: Sequence[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
@@ -86,6 +89,7 @@ class _MemoryReader:
         self.rows, self.tasks = int(options["rows"]), int(options.get("tasks", "2"))
         self.value_bytes, self.columns = int(options.get("valueBytes", "0")), int(options.get("columns", "0"))
         self.per_trigger = int(options.get("perTrigger", "0"))
+        self.batch_bytes = int(options.get("batchBytes", BATCH_BYTES))
         self.arrow = to_arrow_schema(schema, timezone="UTC")
 
     def _split(self, rows: int) -> list[InputPartition]:
@@ -94,8 +98,8 @@ class _MemoryReader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         width = self.value_bytes or self.columns * 8
-        rows = max(1, min(BATCH_BYTES // width, partition.value))
-        # Few rows are made anew: what a micro-batch of ten costs must not hold 128 batches of ten.
+        rows = max(1, min(self.batch_bytes // width, partition.value))
+        # Few rows are made anew: what a micro-batch of ten costs must not hold 128 MiB in batches of ten.
         if rows == partition.value:
             batches = [kafka_batch(rows, self.value_bytes) if self.value_bytes else wide_batch(rows, self.columns)]
         else:
@@ -154,7 +158,7 @@ class FilesReader(DataSourceReader):
 @functools.cache
 def _other_columns() -> list[pa.Array]:
     """For more rows than a batch has."""
-    return list(kafka_batch(16 << 10, 8).columns)
+    return list(kafka_batch(64 << 10, 8).columns)
 
 
 def _batches(path: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from jjq.log.sealed import SEALED_BATCH_BYTES
 from tests.bench.run import Run, rate
 from tests.bench.spark_session import files, memory, memory_stream, place, read_rate, session
 from tests.bench.table import Row, at_least
@@ -27,6 +28,9 @@ def whole(run: Run) -> list[Row]:
                     "stream limit": lambda n=count, s=size: rate(
                         n, lambda: here.run_stream(memory_stream(n, valueBytes=s))
                     ),
+                    "large": lambda n=count, s=size: read_rate(
+                        n, memory(n, valueBytes=s, batchBytes=SEALED_BATCH_BYTES)
+                    ),
                     "files": lambda n=count, d=directory: read_rate(n, files(d)),
                 },
                 ROUNDS,
@@ -34,6 +38,8 @@ def whole(run: Run) -> list[Row]:
             for kind in ("batch", "stream"):
                 what = f"Spark {kind} read, {shown}, sealed segments"
                 rows.append(Row(what, LIMIT, "/s", figures[kind], figures[f"{kind} limit"], at_least(0.9)))
+            what = f"the same from memory in batches as large as ours, {shown}"
+            rows.append(Row(what, LIMIT, "/s", figures["large"], figures["batch limit"]))
             what = f"the same files, mapped and summed up, {shown}"
             rows.append(Row(what, LIMIT, "/s", figures["files"], figures["batch limit"]))
     return rows
@@ -65,9 +71,10 @@ def columns(run: Run) -> list[Row]:
     with place(run) as here:
         topic = here.store.create_topic("wide", schema=pa.schema([(name, pa.int64()) for name in names]))
         part = pa.table({name: pa.array(range(count), pa.int64()) for name in names})
-        for i in range(8):
+        pieces = run.amount(32, 2)  # fewer, and Spark's beginning and end are half of what two columns take
+        for i in range(pieces):
             topic.push_table(part, writer_id="wide", batch_id=i)
-        total = 8 * count
+        total = pieces * count
         figures = run.interleave(
             {
                 "two": lambda: read_rate(total, here.read("wide", columns="c3,c17")),

@@ -30,7 +30,7 @@ from jjq.errors import DamagedSegment
 from jjq.log.bounds import KEY, TEXT_BYTES, Bounds, Collected, above, bounds_of, bounds_of_all, hold, of_column, read
 from jjq.log.check import check_sealed
 from jjq.log.format import NO_TS
-from jjq.log.sealed import SealedWriter
+from jjq.log.sealed import SEALED_BATCH_BYTES, SealedWriter
 from jjq.schema import TIMESTAMP, physical
 from jjq.staging import staged_segment
 from pyspark_jjq.conditions import Condition, conditions, kept
@@ -303,7 +303,7 @@ def test_a_file_may_meet_each_test_and_none_of_its_batches_both(tmp_path: Path) 
     """Of the whole file nothing is left out then, so its batches decide."""
     with jjq.open(tmp_path / "store", maintenance=False) as store:
         topic = store.create_topic("t", schema=pa.schema([("number", pa.int64()), ("text", pa.string())]))
-        rows = 3 * (1 << 20) // 100
+        rows = 3 * SEALED_BATCH_BYTES // 100
         topic.push_table(pa.table({"number": range(rows), "text": ["x" * 90] * rows}), writer_id="w", batch_id=0)
         wanted = Condition("number", EqualTo(("number",), rows // 2))
         [(first, last)] = ranges_of(topic, rows, wanted)

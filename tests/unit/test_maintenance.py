@@ -17,7 +17,7 @@ from jjq import files, layout
 from jjq.clock import now_us
 from jjq.config import GRACE_US, TopicConfig
 from jjq.errors import DataLoss, StoreReadOnly
-from jjq.log.sealed import BATCH_BYTES, SealedReader
+from jjq.log.sealed import SEALED_BATCH_BYTES, SealedReader
 from jjq.maintenance import Maintenance, expired, maintain
 from jjq.model import Segment
 from jjq.removal import STAGED_US
@@ -100,9 +100,9 @@ def test_a_second_turn_finds_nothing_left_to_do(store: jjq.Store) -> None:
     assert [each.id for each in topic.segments()] == before
 
 
-def test_large_messages_are_cut_and_small_ones_joined_to_batches_of_a_mebibyte(store: jjq.Store) -> None:
-    topic = store.create_topic("t", segment_bytes=16 << 20)
-    topic.push_table(pa.table({"value": [os.urandom(1000)] * 6000}))
+def test_large_messages_are_cut_and_small_ones_joined_to_batches_of_some_mebibytes(store: jjq.Store) -> None:
+    topic = store.create_topic("t", segment_bytes=32 << 20)
+    topic.push_table(pa.table({"value": [os.urandom(1000)] * 20_000}))
     for i in range(300):
         topic.push(b"%d" % i)
     roll(store, "t")
@@ -111,7 +111,7 @@ def test_large_messages_are_cut_and_small_ones_joined_to_batches_of_a_mebibyte(s
     reader = SealedReader(topic.directory(0), segment, physical(None))
     sizes = [batch.nbytes for _, batch in reader.scan(0, segment.end)]
     assert len(sizes) < 12
-    assert max(sizes) <= 1.5 * BATCH_BYTES
+    assert max(sizes) <= 1.5 * SEALED_BATCH_BYTES
 
 
 def test_compressed_batches_have_at_most_four_thousand_and_some_rows(store: jjq.Store) -> None:

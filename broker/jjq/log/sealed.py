@@ -1,4 +1,4 @@
-"""A sealed file: an Arrow IPC file of batches of about 1 MiB, each with a CRC for every column.
+"""A sealed file: an Arrow IPC file of batches of about 4 MiB, each with a CRC for every column.
 
 Any Arrow reader opens it. jjq's reader trusts nothing in it before its checksum: head and footer by the catalog's
 `meta_crc`, each batch's metadata and each column that is read by the batch's own field.
@@ -27,7 +27,8 @@ from jjq.values import counted
 
 MAGIC = b"ARROW1\0\0"
 TAIL = b"ARROW1"
-BATCH_BYTES = 1 << 20
+BATCH_BYTES = 1 << 20  # what readers give out at a time
+SEALED_BATCH_BYTES = 4 << 20  # of a file: what is done once a batch costs a fast reader as much as its bytes do
 COMPRESSED_ROWS = 4096  # a random read decompresses a whole batch
 
 
@@ -103,8 +104,9 @@ class SealedWriter:
             raise
 
     def write_all(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Physical batches of any size, written in batches of about 1 MiB."""
-        for batch in rebatch(batches, most_rows=COMPRESSED_ROWS if self._compressed else 1 << 20):
+        """Physical batches of any size, written in batches of about 4 MiB."""
+        rows = COMPRESSED_ROWS if self._compressed else 1 << 20
+        for batch in rebatch(batches, SEALED_BATCH_BYTES, rows):
             self.write(batch)
 
     def write(self, batch: pa.RecordBatch) -> None:

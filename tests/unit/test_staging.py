@@ -1,0 +1,28 @@
+"""What is staged, as it lies in the files."""
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+
+import jjq
+from jjq.log.sealed import SEALED_BATCH_BYTES, SealedReader
+from jjq.schema import physical
+
+
+def test_small_pieces_are_gathered_and_large_ones_cut_to_batches_of_some_mebibytes(path: Path) -> None:
+    small = pa.table({"value": [os.urandom(1000)] * 900})
+    large = pa.table({"value": [os.urandom(1000)] * 13_000})
+    with jjq.open(path) as store:
+        topic = store.create_topic("staged")
+        with store.stage() as stage:
+            for piece in (*[small] * 10, large, small):
+                stage.write("staged", piece)
+            store.commit(stage.finish(), "writer", 1)
+        (segment,) = store.catalog.segments(topic.id, 0, 0, 1 << 62)[1]
+        reader = SealedReader(topic.directory(0), segment, physical(None))
+        batches = [batch for _, batch in reader.scan(0, segment.end)]
+    assert sum(batch.num_rows for batch in batches) == 10 * 900 + 13_000 + 900
+    sizes = [batch.nbytes for batch in batches]
+    assert max(sizes) <= 1.5 * SEALED_BATCH_BYTES
+    assert len(sizes) <= 7, sizes  # of 23 MB: four small pieces a batch, and the large one in three

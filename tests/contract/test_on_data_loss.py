@@ -118,7 +118,7 @@ def test_of_a_sealed_file_only_the_damaged_batches_are_skipped(
     with jjq.open(directory, maintenance=False) as store:
         store.create_topic("t", schema=pa.schema({"n": pa.int64(), "noise": pa.binary()}))
         with store.stage() as stage:
-            stage.write("t", pa.table({"n": range(500), "noise": [os.urandom(10_500) for _ in range(500)]}))
+            stage.write("t", pa.table({"n": range(500), "noise": [os.urandom(42_000) for _ in range(500)]}))
             store.commit(stage.finish())
     [file] = paths(directory, "*.arrow")
     data = file.read_bytes()

@@ -225,7 +225,7 @@ LARGE: dict[str, Callable[[jjq.Store], object]] = {
         for _ in [store.create_topic("t", sync="none"), *range(39)]
     ],
     "sealed batches": lambda store: store.create_topic("t").push_table(
-        pa.table({"value": [random.Random(n).randbytes(1000) for n in range(4000)]}), writer_id="w", batch_id=1
+        pa.table({"value": [random.Random(n).randbytes(12_000) for n in range(1000)]}), writer_id="w", batch_id=1
     ),
 }
 

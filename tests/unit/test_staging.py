@@ -26,3 +26,17 @@ def test_small_pieces_are_gathered_and_large_ones_cut_to_batches_of_some_mebibyt
     sizes = [batch.nbytes for batch in batches]
     assert max(sizes) <= 1.5 * SEALED_BATCH_BYTES
     assert len(sizes) <= 7, sizes  # of 23 MB: four small pieces a batch, and the large one in three
+
+
+def test_slices_of_a_large_table_are_gathered_as_if_they_were_tables_of_their_own(path: Path) -> None:
+    large = pa.table({"value": [os.urandom(1000)] * 40_000})
+    with jjq.open(path) as store:
+        topic = store.create_topic("staged")
+        with store.stage() as stage:
+            for first in range(0, 10_000, 100):
+                stage.write("staged", large.slice(first, 100))
+            store.commit(stage.finish(), "writer", 1)
+        (segment,) = store.catalog.segments(topic.id, 0, 0, 1 << 62)[1]
+        reader = SealedReader(topic.directory(0), segment, physical(None))
+        assert segment.rows == 10_000
+        assert len(reader) <= 3  # of 10 MB, whatever the table has that they are slices of

@@ -37,9 +37,9 @@ def sealed_path(directory: Path, uuid: str) -> Path:
 
 
 def rebatch(batches: Iterable[pa.RecordBatch], target_bytes: int = BATCH_BYTES, most_rows: int = 1 << 20,
-            ) -> Iterator[pa.RecordBatch]:  # fmt: skip
+            *, exact: bool = False) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """The same rows in batches of about `target_bytes`: large ones are cut (without copying), small ones joined. What comes
-    before an error is given out before it is raised."""
+    before an error is given out before it is raised. `exact`: for batches that may be parts of larger tables, column by column."""
     held: list[pa.RecordBatch] = []
     held_bytes = held_rows = 0
     try:
@@ -47,7 +47,7 @@ def rebatch(batches: Iterable[pa.RecordBatch], target_bytes: int = BATCH_BYTES, 
             rows = batch.num_rows
             if not rows:
                 continue
-            size = _bytes_of(batch)
+            size = batch.nbytes if exact else _bytes_of(batch)
             if held and (held_bytes + size > target_bytes or held_rows + rows > most_rows):
                 yield _joined(held)
                 held, held_bytes, held_rows = [], 0, 0
@@ -70,7 +70,7 @@ def rebatch(batches: Iterable[pa.RecordBatch], target_bytes: int = BATCH_BYTES, 
 
 def _bytes_of(batch: pa.RecordBatch) -> int:
     """About what the rows take. `nbytes` looks only at the rows' part of each buffer, and that takes as long as to project a
-    batch: it is asked where a batch is part of another. The first column tells, as all are cut together."""
+    batch: it is asked where a batch is part of another. The first column tells, as jjq cuts all of them together."""
     whole = batch.num_columns and not batch.column(0).offset
     return int(batch.get_total_buffer_size() if whole else batch.nbytes)
 
@@ -106,7 +106,8 @@ class SealedWriter:
     def write_all(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Physical batches of any size, written in batches of about 4 MiB."""
         rows = COMPRESSED_ROWS if self._compressed else 1 << 20
-        for batch in rebatch(batches, SEALED_BATCH_BYTES, rows):
+        # Exact, as people's columns may lie in buffers of a whole table of which this is a slice.
+        for batch in rebatch(batches, SEALED_BATCH_BYTES, rows, exact=True):
             self.write(batch)
 
     def write(self, batch: pa.RecordBatch) -> None:

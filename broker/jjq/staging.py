@@ -107,11 +107,12 @@ class Stage:
             for index, batch in split(own, prepared, partition, self._default % own.partitions):
                 stage = self._writers.get((own.id, index))
                 if stage is not None and stage.schema_version != own.schema_version:
-                    self._done.extend(stage.finish())  # columns were added meanwhile, and a file has one schema
+                    stage.finish()  # columns were added meanwhile, and a file has one schema
                     stage = None
                 if stage is None:
-                    stage = self._writers[own.id, index] = _PartitionStage(own, index, self._owner, self._store.catalog)
-                self._done.extend(stage.add(batch))
+                    stage = _PartitionStage(own, index, self._owner, self._store.catalog, self._done)
+                    self._writers[own.id, index] = stage
+                stage.add(batch)
 
     @contextlib.contextmanager
     def _whole(self) -> Iterator[None]:
@@ -133,7 +134,7 @@ class Stage:
         directories: set[Path] = set()
         with self._whole():
             for stage in self._writers.values():
-                self._done.extend(stage.finish())
+                stage.finish()
                 directories.add(stage.directory)
             for directory in sorted(directories):
                 with files.translated("sync", directory):
@@ -153,27 +154,30 @@ class Stage:
 
 
 class _PartitionStage:
-    """The sealed files of one partition."""
+    """The sealed files of one partition. Those that are full go into `done` at once: what fails after that removes them."""
 
-    def __init__(self, topic: Topic, partition: int, owner: tuple[str, int] | None, catalog: Catalog) -> None:
+    def __init__(
+        self, topic: Topic, partition: int, owner: tuple[str, int] | None, catalog: Catalog, done: list[StagedFile]
+    ) -> None:
         self.topic, self.partition, self._catalog = topic, partition, catalog
         self.directory = topic.directory(partition)
-        self._owner = owner
+        self._owner, self._done = owner, done
         self.schema_version, self._schema = topic.schema_version, physical(topic.schema)
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
         self._writer: SealedWriter | None = None
 
-    def add(self, batch: pa.RecordBatch) -> list[StagedFile]:
-        """Holds it until there is enough for a batch of the file; returns the files that are full."""
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Holds it until there is enough for a batch of the file."""
         size = batch.nbytes
-        done = self._flush() if self._held_bytes + size > SEALED_BATCH_BYTES else []
+        if self._held_bytes + size > SEALED_BATCH_BYTES:
+            self._flush()
         self._held.append(batch)
         self._held_bytes += size
-        return done + self._flush() if self._held_bytes >= SEALED_BATCH_BYTES else done
+        if self._held_bytes >= SEALED_BATCH_BYTES:
+            self._flush()
 
-    def _flush(self) -> list[StagedFile]:
-        done: list[StagedFile] = []
+    def _flush(self) -> None:
         if self._held:
             with files.translated("stage records in", self.directory):
                 if self._writer is None:
@@ -181,8 +185,7 @@ class _PartitionStage:
                 self._writer.write_all(self._held)
             self._held, self._held_bytes = [], 0
             if self._writer.length >= self.topic.config.segment_bytes:
-                done.append(self._end())
-        return done
+                self._end()
 
     def _begin(self) -> SealedWriter:
         name = uuid.uuid4().hex
@@ -206,19 +209,18 @@ class _PartitionStage:
                     files.unlink(made)
             raise
 
-    def _end(self) -> StagedFile:
+    def _end(self) -> None:
         writer = self._writer
         assert writer is not None
         with files.translated("stage records in", self.directory):
             writer.finish()
+        self._done.append(writer.staged(self.topic.id, self.topic.name, self.partition, self.schema_version))
         self._writer = None  # not before: what fails is still to be removed
-        return writer.staged(self.topic.id, self.topic.name, self.partition, self.schema_version)
 
-    def finish(self) -> list[StagedFile]:
-        done = self._flush()
+    def finish(self) -> None:
+        self._flush()
         if self._writer is not None:
-            done.append(self._end())
-        return done
+            self._end()
 
     def abandon(self) -> None:
         if self._writer is not None:

@@ -1,11 +1,15 @@
 """What is staged, as it lies in the files."""
 
+import errno
 import os
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 import jjq
+from jjq import files
+from jjq.errors import StoreError
 from jjq.log.sealed import SEALED_BATCH_BYTES, SealedReader
 from jjq.schema import physical
 
@@ -40,3 +44,35 @@ def test_slices_of_a_large_table_are_gathered_as_if_they_were_tables_of_their_ow
         reader = SealedReader(topic.directory(0), segment, physical(None))
         assert segment.rows == 10_000
         assert len(reader) <= 3  # of 10 MB, whatever the table has that they are slices of
+
+
+@pytest.mark.parametrize("failing", ["create", "pwrite", "pwrite_all", "datasync"])
+def test_a_stage_that_fails_leaves_no_file_whichever_of_its_writes_it_was(
+    path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    small, large = pa.table({"value": [os.urandom(1000)] * 3000}), pa.table({"value": [os.urandom(1000)] * 5000})
+    real = getattr(files, failing)
+    with jjq.open(path) as store:
+        topic = store.create_topic("staged", segment_bytes=1 << 20)
+        for fails in range(1, 100):
+            left = fails
+
+            def maybe(*arguments: object) -> object:
+                nonlocal left
+                left -= 1
+                if not left:
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                return real(*arguments)
+
+            stage = store.stage()
+            try:
+                with monkeypatch.context() as patched:
+                    patched.setattr(files, failing, maybe)
+                    for piece in (small, large, small):  # the second makes two files: of what was held, and its own
+                        stage.write("staged", piece)
+                    stage.finish()
+            except StoreError:
+                assert not list(topic.directory(0).iterdir()), f"the {fails}th"
+            else:
+                break
+        assert fails > 3

@@ -170,7 +170,10 @@ def _link_requests(
 
 def _linked(topic: Topic, result: Commit, staged: Sequence[StagedFile], places: Sequence[int] | None) -> Positions:
     """Where the records of a commit went. Of a batch that was there before, the first time's."""
-    stamps = {} if result.duplicate else {each.partition: each.min_ts for each in staged if each.min_ts == each.max_ts}
+    stamps: dict[int, int | None] = {}  # of a partition's first file, where that has only one
+    if not result.duplicate:
+        for file in staged:
+            stamps.setdefault(file.partition, file.min_ts if file.min_ts == file.max_ts else None)
     ranges = []
     for place, (start, end) in sorted(result.positions.get(topic.name, {}).items()):
         ranges.append(PositionRange(place, start, end, stamps.get(place) or _stamp_at(topic, place, start)))

@@ -23,7 +23,7 @@ from jjq.clock import now_us
 from jjq.errors import InvalidArgument, JjqError, SchemaMismatch, StagedFileMissing, WriterConflict
 from jjq.headers import header_column, null_headers
 from jjq.log.format import crc32c
-from jjq.log.sealed import SEALED_BATCH_BYTES, SealedWriter, file_crc, sealed_path
+from jjq.log.sealed import COMPRESSED_ROWS, SEALED_BATCH_BYTES, SealedWriter, file_crc, rebatch, sealed_path
 from jjq.log.stream import missing_directory
 from jjq.model import Commit, Segment, StagedFile, check_name
 from jjq.schema import (
@@ -178,12 +178,14 @@ class _PartitionStage:
             self._flush()
 
     def _flush(self) -> None:
-        if self._held:
+        held, self._held, self._held_bytes = self._held, [], 0
+        rows = COMPRESSED_ROWS if self.topic.config.compression else 1 << 20
+        # Exact, as people's columns may lie in buffers of a whole table of which this is a slice.
+        for batch in rebatch(held, SEALED_BATCH_BYTES, rows, exact=True):
             with files.translated("stage records in", self.directory):
                 if self._writer is None:
                     self._writer = self._begin()
-                self._writer.write_all(self._held)
-            self._held, self._held_bytes = [], 0
+                self._writer.write(batch)
             if self._writer.length >= self.topic.config.segment_bytes:
                 self._end()
 

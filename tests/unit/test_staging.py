@@ -76,3 +76,25 @@ def test_a_stage_that_fails_leaves_no_file_whichever_of_its_writes_it_was(
             else:
                 break
         assert fails > 3
+
+
+def test_a_large_piece_goes_into_as_many_files_as_their_size_asks_for(path: Path) -> None:
+    with jjq.open(path) as store:
+        topic = store.create_topic("staged", segment_bytes=8 << 20)
+        values = [b"%05d" % i + os.urandom(1000) for i in range(40_000)]
+        topic.push_table(pa.table({"value": values}))
+        segments = topic.segments()
+        assert 4 <= len(segments) <= 5, segments
+        assert max(each.bytes for each in segments) <= (8 << 20) + 1.5 * SEALED_BATCH_BYTES
+        assert topic.read().read_all().column("value").to_pylist() == values
+        assert store.verify().problems == []
+
+
+def test_a_position_has_the_timestamp_of_the_first_record_however_many_files_a_table_went_into(path: Path) -> None:
+    with jjq.open(path) as store:
+        topic = store.create_topic("staged", segment_bytes=4 << 20, timestamps="producer")
+        stamps = pa.array([10 + i for i in range(6000)] + [777] * 6000, pa.int64())
+        table = pa.table({"value": [os.urandom(1000)] * 12_000, "timestamp": stamps})
+        (found,) = topic.push_table(table, writer_id="writer", batch_id=1).ranges
+        assert len(topic.segments()) > 1
+        assert (found.start, found.end, found.timestamp) == (0, 12_000, 10)

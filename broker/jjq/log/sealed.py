@@ -88,7 +88,6 @@ class SealedWriter:
         self.schema = schema
         self._places = fmt.first_buffers(schema)
         self._options = pa.ipc.IpcWriteOptions(compression=compression)
-        self._compressed = compression is not None
         self._placeholder = fmt.sealed_placeholder(len(schema))
         self._blocks: list[tuple[int, int, int]] = []
         self._bounds = bounds.Collected(schema)
@@ -102,13 +101,6 @@ class SealedWriter:
         except BaseException:
             files.close(self._fd)
             raise
-
-    def write_all(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Physical batches of any size, written in batches of about 4 MiB."""
-        rows = COMPRESSED_ROWS if self._compressed else 1 << 20
-        # Exact, as people's columns may lie in buffers of a whole table of which this is a slice.
-        for batch in rebatch(batches, SEALED_BATCH_BYTES, rows, exact=True):
-            self.write(batch)
 
     def write(self, batch: pa.RecordBatch) -> None:
         stamps = pc.min_max(batch.column(0).cast(pa.int64())).as_py()

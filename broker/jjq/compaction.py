@@ -154,10 +154,11 @@ class Output:
             self._end()
 
     def _end(self) -> None:
-        if self._writer is None:
+        writer = self._writer
+        if writer is None:
             return
-        writer, self._writer = self._writer, None
         writer.finish()
+        self._writer = None  # not before: what fails is still to be closed
         self._prefix = max(self._prefix, writer.max_ts)
         self.segments.append(
             Segment(

@@ -40,25 +40,39 @@ _NO_SUCH_CALL = (errno.ENOSYS, errno.EINVAL, errno.ESPIPE, errno.EPERM)  # on th
 _IOV_MAX = 512  # POSIX promises 16, Linux and macOS take 1024
 
 
+def _opened(path: str | Path, flags: int) -> int:
+    """An open file. A signal that comes while the system opens it is handled as soon as that is done: what its handler raises must
+    not leave a file that is open and that nobody knows of, as one that is removed would keep its place on the disk. So who opens it
+    keeps it, too, before Python looks for signals."""
+    found: list[int] = []
+    try:
+        found.extend(map(os.open, (path,), (flags | os.O_CLOEXEC,), (0o666,)))
+    except BaseException:
+        for fd in found:
+            os.close(fd)
+        raise
+    return found[0]
+
+
 def create(path: Path) -> int:
     """A new file for reading and writing; FileExistsError when the name is taken."""
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    return _opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
 
 
 def open_rw(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    return _opened(path, os.O_RDWR)
 
 
 def open_ro(path: Path | str) -> int:
     # A pipe that lies where a file belongs is an error at the first read, and not something to wait for.
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    return _opened(path, os.O_RDONLY | os.O_NONBLOCK)
 
 
 def open_lock(path: Path, read_only: bool = False) -> int:
     """A lock file, made if missing. flock needs no write permission, so a read-only store can be locked too."""
     if read_only:
         return open_ro(path)
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    return _opened(path, os.O_RDWR | os.O_CREAT)
 
 
 def close(fd: int) -> None:
@@ -223,7 +237,7 @@ def wait_written(path: Path) -> None:
     """Waits until the disk has what the file holds now, through a description of its own: an error is not told here, but to who
     syncs through another one."""
     with contextlib.suppress(OSError):
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = _opened(path, os.O_RDONLY)
         try:
             _datasync(fd)
         finally:
@@ -232,7 +246,7 @@ def wait_written(path: Path) -> None:
 
 def sync_dir(path: Path) -> None:
     """Makes the names in a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = _opened(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
     finally:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import jjq
-from jjq import feed, records
+from jjq import feed, files, records
 from jjq.log.partition import PartitionLog
 from tests.stores import assert_whole
 from tests.tracing import at_first, traced
@@ -135,3 +135,56 @@ def test_what_is_popped_is_the_next_record_and_none_twice(tmp_path: Path) -> Non
         assert met > 200
         assert got == [value for value in values if value in set(got)]
         assert len(got) >= len(values) - met
+
+
+def open_files(directory: Path) -> list[str]:
+    """What this process has open in a directory."""
+    found = []
+    for fd in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.append(str(fd.readlink()))
+    return [each for each in found if each.startswith(str(directory))]
+
+
+@pytest.mark.parametrize("opening", [files.create, files.open_rw, files.open_ro, files.open_lock, files.sync_dir])
+def test_a_file_is_not_left_open_where_the_exception_comes_as_the_system_has_opened_it(
+    tmp_path: Path, opening: Callable[[Path], object]
+) -> None:
+    """A handler runs when the call that was met is done, which here is what opens a file: the profiler raises at the same place."""
+    path = tmp_path if opening is files.sync_dir else tmp_path / "file"
+    if opening in (files.open_rw, files.open_ro):
+        path.touch()
+    left = [True]
+
+    def profile(frame: FrameType, event: str, done: object) -> None:
+        if event == "c_return" and left and open_files(tmp_path):
+            left.clear()
+            raise TooLong
+
+    sys.setprofile(profile)
+    try:
+        with contextlib.suppress(TooLong):
+            opening(path)
+    finally:
+        sys.setprofile(None)
+    assert not left
+    assert open_files(tmp_path) == []
+
+
+def test_a_file_of_compaction_is_not_left_open_where_the_exception_comes_before_its_end_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_long(*_: object) -> bytes:
+        raise TooLong
+
+    with jjq.open(tmp_path / "store", maintenance=False) as store:
+        topic = store.create_topic("t", sync="none", segment_rows=1)
+        topic.push(b"first")
+        topic.push(b"second")
+        with monkeypatch.context() as patched:
+            patched.setattr("jjq.log.sealed.make_footer", too_long)
+            with pytest.raises(TooLong):
+                store.maintain()
+        gone = [each for each in open_files(tmp_path) if each.endswith(".arrow (deleted)")]
+        assert gone == []
+        assert_whole(store)

@@ -337,9 +337,9 @@ def no_column(unknown: Sequence[str], known: Sequence[str]) -> str:
     return f"no column{'s' if len(unknown) > 1 else ''} {', '.join(told)}{more}"
 
 
-def _lacking(unknown: Sequence[str], user: pa.Schema, otherwise: str = "") -> SchemaMismatch:
+def _lacking(unknown: Sequence[str], user: pa.Schema, otherwise: str = "", of: str = "") -> SchemaMismatch:
     return SchemaMismatch(
-        f"the topic has {no_column(unknown, user.names)}; its columns are {', '.join(user.names)}. "
+        f"{of}the topic has {no_column(unknown, user.names)}; its columns are {', '.join(user.names)}. "
         f"Add one with alter_topic(add_columns=...){otherwise}"
     )
 
@@ -368,6 +368,11 @@ def _taken_by(row: object) -> str:
     return "; push_table takes tables and frames" if is_frame(row) else ""
 
 
+def _of(i: int, rows: Sequence[Any]) -> str:
+    """Which of several records an error is about."""
+    return f"record {i}: " if len(rows) > 1 else ""
+
+
 # What pyarrow and `check_values` raise for a value that a column cannot hold.
 _NO_VALUE = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, TypeError, ValueError, OverflowError)
 
@@ -384,15 +389,16 @@ def rows_to_columns(rows: Sequence[Mapping[str, Any]], user: pa.Schema) -> list[
     for i, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise SchemaMismatch(
-                f"{f'record {i}: ' if len(rows) > 1 else ''}a topic with a schema takes mappings of its columns, not "
-                f"{type(row).__name__}{_taken_by(row)}"
+                f"{_of(i, rows)}a topic with a schema takes mappings of its columns, not {type(row).__name__}{_taken_by(row)}"
             )
         if not known.issuperset(row):
             unknown = [name for name in row if name not in known]
             for name in unknown:
                 if not isinstance(name, str):
-                    raise SchemaMismatch(f"a record has columns by their names, which are str, not {shown(name)}")
-            raise _lacking(unknown, user)
+                    raise SchemaMismatch(
+                        f"{_of(i, rows)}a record has columns by their names, which are str, not {shown(name)}"
+                    )
+            raise _lacking(unknown, user, of=_of(i, rows))
     columns = []
     for field in user:
         values = [row.get(field.name) for row in rows]
@@ -400,9 +406,10 @@ def rows_to_columns(rows: Sequence[Mapping[str, Any]], user: pa.Schema) -> list[
             columns.append(_column(values, field.type))
         except _NO_VALUE as error:
             i = _which(values, field.type)
-            of = f"record {i}: " if len(values) > 1 else ""
             null = "; null is None" if _is_missing(values[i]) else ""
-            raise SchemaMismatch(f"{of}column {field.name!r} takes {field.type}: {_plainly(error)}{null}") from error
+            raise SchemaMismatch(
+                f"{_of(i, rows)}column {field.name!r} takes {field.type}: {_plainly(error)}{null}"
+            ) from error
     return columns
 
 

@@ -126,6 +126,7 @@ def test_duckdb_and_polars_read_the_reader(store: jjq.Store) -> None:
     ("row", "message"),
     [
         ({"carrer": "AA"}, "did you mean 'carrier'"),
+        ({1: "AA"}, "columns by their names"),
         ({"delay": "late"}, "column 'delay' takes int32"),
         ({"delay": 1 << 40}, "column 'delay' takes int32"),
         (b"AA", "takes mappings"),
@@ -136,6 +137,8 @@ def test_rows_that_do_not_fit_the_schema_change_nothing(store: jjq.Store, row: o
     topic = store.create_topic("t", schema=FLIGHTS)
     with pytest.raises(jjq.SchemaMismatch, match=message):
         topic.push(row)
+    with pytest.raises(jjq.SchemaMismatch, match=r"^record 1: "):  # which one, among many
+        topic.push_many([{"carrier": "UA"}, row])
     assert topic.offsets()[0].end == 0
 
 

@@ -78,7 +78,10 @@ def test_a_front_whose_packages_are_missing_is_named_with_what_to_install(store:
     (tmp_path / "missing" / "uvicorn.py").write_text("raise ModuleNotFoundError('gone', name='uvicorn')")
     code, said = refused(store, PYTHONPATH=str(tmp_path / "missing"))
     assert code == 2
-    assert "http needs the packages of the extra `server`: pip install 'jjq[server]' (there is no uvicorn)" in said
+    assert (
+        "http needs the packages of the extra `server`: pip install 'jjq[server]', from a checkout '.[server]' (there is no uvicorn)"
+        in said
+    )
     with serving(store, "--no-http", PYTHONPATH=str(tmp_path / "missing")) as broker:
         assert broker.flight
 

@@ -35,7 +35,7 @@ _OTHER_FILES = 500  # of segments and locks
 # an extra, and either takes its time.
 _FRONTS = {
     "flight": ("FlightFront", "a pyarrow with Flight"),
-    "http": ("HttpFront", "the packages of the extra `server`: pip install 'jjq[server]'"),
+    "http": ("HttpFront", "the packages of the extra `server`: pip install 'jjq[server]', from a checkout '.[server]'"),
 }
 
 

@@ -64,7 +64,9 @@ def stamp_us(value: datetime | int) -> int:
     if isinstance(value, datetime):
         return to_us(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidArgument(f"a timestamp is a time with a zone, or microseconds since the epoch, not {shown(value)}")
+        raise InvalidArgument(
+            f"a timestamp is a datetime with a zone, or microseconds since the epoch, not {shown(value)}"
+        )
     if wrong := no_time(value):
         raise InvalidArgument(f"timestamp {shown(value)} {wrong}; pushes take microseconds, or a time with a zone")
     return value

@@ -231,6 +231,8 @@ def test_timestamps_that_name_no_instant_are_refused(store: jjq.Store) -> None:
     for seconds_or_ms in (1_700_000_000, 1_700_000_000_000):
         with pytest.raises(jjq.InvalidArgument, match="looks like seconds or milliseconds"):
             topic.push(b"v", timestamp=seconds_or_ms)
+    with pytest.raises(jjq.InvalidArgument, match="is a datetime with a zone, or microseconds"):
+        topic.push(b"v", timestamp="2024-01-01T00:00:00Z")  # type: ignore[arg-type]
     with pytest.raises(jjq.InvalidArgument, match="timestamps='producer'"):
         store.create_topic("b").push(b"v", timestamp=dt.datetime.now(dt.UTC))
     moment = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)

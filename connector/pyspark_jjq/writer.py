@@ -92,8 +92,8 @@ def topic_of_stream(target: Destination, batch: int, writer: str | None = None, 
         which = f"this is number {batch}" if batch else "that was committed"
         raise type(error)(
             f"{error.message}. A stream makes it with its first micro-batch, and {which}: what was written before "
-            "was in one that is gone. To go on into an empty one, make it (`jjq topic create`) and start the query again; to "
-            "write all rows again, start it with a new checkpoint"
+            "was in one that is gone. To go on into an empty one, make it with its columns and partitions (`jjq topic create`) and "
+            "start the query again; to write all rows again, start it with a new checkpoint"
         ) from None
 
 

@@ -11,7 +11,7 @@ from jjq.clock import parse_duration, written_duration
 from jjq.errors import InvalidArgument
 from jjq.hints import did_you_mean
 from jjq.model import check_name
-from jjq.values import flag, shown
+from jjq.values import flag, shown, size
 
 SYNC_MODES = ("always", "interval", "none")
 TIMESTAMPS = ("broker", "producer")
@@ -105,14 +105,18 @@ _DURATIONS = {"segment_age": "segment_age_us", "retention": "retention_us"}
 
 
 def normalise(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Durations (`retention`, `segment_age`) become microseconds; unknown names are refused with the nearest one."""
+    """Durations (`retention`, `segment_age`) become microseconds, sizes bytes; unknown names are refused with the nearest one."""
     known = {field.name for field in fields(TopicConfig)} - set(_DURATIONS.values())
     result: dict[str, Any] = {}
     for name, value in settings.items():
         if name in _DURATIONS:
+            if isinstance(value, (int, float)) and not isinstance(value, bool):  # what was meant as days would be gone
+                raise InvalidArgument(
+                    f"{name} needs a unit: write '{shown(value)} days' or '{shown(value)} s', or give a timedelta"
+                )
             result[_DURATIONS[name]] = parse_duration(value, name)
         elif name in known:
-            result[name] = value
+            result[name] = size(value, name) if name.endswith("_bytes") and isinstance(value, str) else value
         else:
             hint = did_you_mean(name, [*known, *_DURATIONS, "partitions"], "'")
             raise InvalidArgument(f"a topic has no setting {name!r}{hint and '; ' + hint}")

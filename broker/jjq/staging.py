@@ -163,6 +163,7 @@ class _PartitionStage:
         self.directory = topic.directory(partition)
         self._owner, self._done = owner, done
         self.schema_version, self._schema = topic.schema_version, physical(topic.schema)
+        self._batch_bytes = min(SEALED_BATCH_BYTES, topic.config.segment_bytes)
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
         self._writer: SealedWriter | None = None
@@ -170,18 +171,18 @@ class _PartitionStage:
     def add(self, batch: pa.RecordBatch) -> None:
         """Holds it until there is enough for a batch of the file."""
         size = batch.nbytes
-        if self._held_bytes + size > SEALED_BATCH_BYTES:
+        if self._held_bytes + size > self._batch_bytes:
             self._flush()
         self._held.append(batch)
         self._held_bytes += size
-        if self._held_bytes >= SEALED_BATCH_BYTES:
+        if self._held_bytes >= self._batch_bytes:
             self._flush()
 
     def _flush(self) -> None:
         held, self._held, self._held_bytes = self._held, [], 0
         rows = COMPRESSED_ROWS if self.topic.config.compression else 1 << 20
         # Exact, as people's columns may lie in buffers of a whole table of which this is a slice.
-        for batch in rebatch(held, SEALED_BATCH_BYTES, rows, exact=True):
+        for batch in rebatch(held, self._batch_bytes, rows, exact=True):
             with files.translated("stage records in", self.directory):
                 if self._writer is None:
                     self._writer = self._begin()

@@ -115,12 +115,15 @@ def without_home(path: str) -> str:
     return path
 
 
-def size(text: str) -> int:
-    """Bytes of `4096`, `64KB`, `1.5 GiB`; K, M, G and T are powers of 1024."""
+def size(text: str, name: str = "") -> int:
+    """Bytes of `4096`, `64KB`, `1.5 GiB`; K, M, G and T are powers of 1024. `name`: of the setting that it is for."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise InvalidArgument(f"{text!r} is no size; write 4096, 64KB or 1.5GB")
-    return int(float(match.group(1)) * _SIZES[match.group(2).lower()])
+        raise InvalidArgument(f"{name and name + ': '}{shown(text)} is no size; write 4096, 64KB or 1.5GB")
+    found = float(match.group(1)) * _SIZES[match.group(2).lower()]
+    if found > MOST:
+        raise InvalidArgument(f"{name and name + ': '}{shown(text)} is more than any file has")
+    return int(found)
 
 
 def size_of(value: Any) -> int:

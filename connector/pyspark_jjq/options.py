@@ -286,7 +286,7 @@ def _check_checkpoint(options: Mapping[str, str], store: str) -> None:
     if Path(os.path.realpath(place)).is_relative_to(os.path.realpath(store)):
         raise InvalidArgument(
             f"checkpointLocation {shown(checkpoint)} is in the store {shown(store)}, where only the store's own files belong; "
-            "name a directory beside it"
+            "name a directory beside it, and remove this one, which Spark may have made by now"
         )
 
 

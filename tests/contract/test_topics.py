@@ -114,11 +114,28 @@ def test_a_name_can_be_taken_once(store: jjq.Store) -> None:
     assert store.topic("t").partitions == 1
 
 
+def test_a_duration_needs_a_unit_and_sizes_may_have_one(store: jjq.Store) -> None:
+    for name in ("retention", "segment_age"):
+        for bare in (7, 7.5, 0):
+            with pytest.raises(jjq.InvalidArgument, match=rf"{name} needs a unit: write '{bare} days' or '{bare} s'"):
+                store.create_topic("t", **{name: bare})
+    topic = store.create_topic("t", retention="7 days", segment_age=dt.timedelta(hours=1), retention_bytes="1.5GB")
+    assert topic.config.retention_us == 7 * 86_400_000_000
+    assert topic.config.retention_bytes == 3 << 29
+    with pytest.raises(jjq.InvalidArgument, match="retention needs a unit"):
+        store.alter_topic("t", retention=7)
+    with pytest.raises(jjq.InvalidArgument, match="segment_bytes: '64 MX' is no size; write 4096"):
+        store.alter_topic("t", segment_bytes="64 MX")
+    with pytest.raises(jjq.InvalidArgument, match=r"retention_bytes: '9+\.\.\. .* is more than any file has"):
+        store.alter_topic("t", retention_bytes="9" * 400)
+    assert store.alter_topic("t", segment_bytes="64 KiB").config.segment_bytes == 65_536
+
+
 def test_a_topic_that_exists_is_used_if_it_is_as_asked_for(store: jjq.Store) -> None:
     schema = pa.schema([("carrier", pa.string()), ("delay", pa.int32())])
     first = store.create_topic("t", partitions=2, schema=schema, retention="7 days", sync="none")
     for given in (
-        {}, {"partitions": 2}, {"schema": schema}, {"retention": 7 * 86_400}, {"sync": "none"}, {"segment_rows": None},
+        {}, {"partitions": 2}, {"schema": schema}, {"retention": "168 hours"}, {"sync": "none"}, {"segment_rows": None},
         {"schema": pa.schema([("carrier", pa.large_string()), ("delay", pa.int32())])},
     ):  # fmt: skip
         assert store.create_topic("t", exist_ok=True, **given).id == first.id  # type: ignore[arg-type]

@@ -90,6 +90,16 @@ def test_a_large_piece_goes_into_as_many_files_as_their_size_asks_for(path: Path
         assert store.verify().problems == []
 
 
+def test_files_that_are_to_be_small_are_small_when_staged_too(path: Path) -> None:
+    with jjq.open(path) as store:
+        topic = store.create_topic("staged", segment_bytes="64KB")
+        values = [os.urandom(1000) for _ in range(1000)]
+        topic.push_table(pa.table({"value": values}), writer_id="writer", batch_id=1)
+        segments = topic.segments()
+        assert topic.read().read_all().column("value").to_pylist() == values
+    assert max(each.bytes for each in segments) <= 2 * (64 << 10)
+
+
 def test_a_position_has_the_timestamp_of_the_first_record_however_many_files_a_table_went_into(path: Path) -> None:
     with jjq.open(path) as store:
         topic = store.create_topic("staged", segment_bytes=4 << 20, timestamps="producer")

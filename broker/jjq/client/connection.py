@@ -76,7 +76,10 @@ class Address:
     def parse(cls, url: object) -> Address:
         match = _URL.fullmatch(url) if isinstance(url, str) else None
         if match is None or int(match.group(3) or wire.PORT) > 65535:
-            raise InvalidArgument(f"a broker is named as jjq://host:port, or jjq+tls://host:port, not {shown(url)}")
+            raise InvalidArgument(
+                f"a broker is named as jjq://host:port, or jjq+tls://host:port, not {shown(url)}; the port is {wire.PORT} unless "
+                "`jjq serve` says another, and never that of HTTP"
+            )
         return cls(match.group(2), int(match.group(3) or wire.PORT), match.group(1) == "jjq+tls")
 
     def __str__(self) -> str:

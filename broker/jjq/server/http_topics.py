@@ -28,11 +28,11 @@ table = Table("Topics")
 _SETTINGS = {
     name: {"type": kinds}
     for name, kinds in {
-        "sync": ["string"], "sync_interval_ms": ["integer"], "segment_bytes": ["integer"],
-        "segment_rows": ["integer", "null"], "segment_age": ["string", "number", "null"],
-        "retention": ["string", "number", "null"], "retention_bytes": ["integer", "null"],
+        "sync": ["string"], "sync_interval_ms": ["integer"], "segment_bytes": ["integer", "string"],
+        "segment_rows": ["integer", "null"], "segment_age": ["string", "null"],
+        "retention": ["string", "null"], "retention_bytes": ["integer", "string", "null"],
         "retention_segments": ["integer", "null"], "retention_waits": ["boolean", "array"], "timestamps": ["string"],
-        "compression": ["string", "null"], "max_record_bytes": ["integer"], "max_batch_bytes": ["integer"],
+        "compression": ["string", "null"], "max_record_bytes": ["integer", "string"], "max_batch_bytes": ["integer", "string"],
         "ephemeral": ["boolean"], "max_records": ["integer", "null"], "when_full": ["string"],
     }.items()
 }  # fmt: skip

@@ -181,8 +181,7 @@ class _PartitionStage:
     def _flush(self) -> None:
         held, self._held, self._held_bytes = self._held, [], 0
         rows = COMPRESSED_ROWS if self.topic.config.compression else 1 << 20
-        # Exact, as people's columns may lie in buffers of a whole table of which this is a slice.
-        for batch in rebatch(held, self._batch_bytes, rows, exact=True):
+        for batch in rebatch(held, self._batch_bytes, rows):
             with files.translated("stage records in", self.directory):
                 if self._writer is None:
                     self._writer = self._begin()

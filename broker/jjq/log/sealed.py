@@ -37,9 +37,9 @@ def sealed_path(directory: Path, uuid: str) -> Path:
 
 
 def rebatch(batches: Iterable[pa.RecordBatch], target_bytes: int = BATCH_BYTES, most_rows: int = 1 << 20,
-            *, exact: bool = False) -> Iterator[pa.RecordBatch]:  # fmt: skip
+            ) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """The same rows in batches of about `target_bytes`: large ones are cut (without copying), small ones joined. What comes
-    before an error is given out before it is raised. `exact`: for batches that may be parts of larger tables, column by column."""
+    before an error is given out before it is raised."""
     held: list[pa.RecordBatch] = []
     held_bytes = held_rows = 0
     try:
@@ -47,7 +47,9 @@ def rebatch(batches: Iterable[pa.RecordBatch], target_bytes: int = BATCH_BYTES, 
             rows = batch.num_rows
             if not rows:
                 continue
-            size = batch.nbytes if exact else _bytes_of(batch)
+            size = batch.get_total_buffer_size()
+            if held_bytes + size > target_bytes:  # it may be a part of what its buffers hold; to find out takes a while
+                size = batch.nbytes
             if held and (held_bytes + size > target_bytes or held_rows + rows > most_rows):
                 yield _joined(held)
                 held, held_bytes, held_rows = [], 0, 0
@@ -66,13 +68,6 @@ def rebatch(batches: Iterable[pa.RecordBatch], target_bytes: int = BATCH_BYTES, 
         raise
     if held:
         yield _joined(held)
-
-
-def _bytes_of(batch: pa.RecordBatch) -> int:
-    """About what the rows take. `nbytes` looks only at the rows' part of each buffer, and that takes as long as to project a
-    batch: it is asked where a batch is part of another. The first column tells, as jjq cuts all of them together."""
-    whole = batch.num_columns and not batch.column(0).offset
-    return int(batch.get_total_buffer_size() if whole else batch.nbytes)
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -129,7 +129,7 @@ def test_compacted_segments_are_left_out_by_what_is_known_of_their_batches(store
 
 def test_batches_inside_a_sealed_segment_are_left_out(store: jjq.Store) -> None:
     topic = store.create_topic("t", timestamps="producer")
-    count = 40_000
+    count = 120_000
     table = pa.table(
         {
             "value": pa.array([b"%0200d" % i for i in range(count)], pa.binary()),

@@ -22,7 +22,7 @@ class Pusher:
     def __init__(self, path: Path, meet: bool) -> None:
         self.store = jjq.open(path, maintenance=False)
         self.topic = self.store.topic("t")
-        self.log: PartitionLog = self.store.log(self.topic.id, 0)
+        self.log: PartitionLog = self.store.logs[self.topic.id, 0]
         self.offset: int | None = None
         self.error: BaseException | None = None
         self._thread: threading.Thread | None = None

@@ -31,7 +31,7 @@ def tables(store: Store) -> dict[str, pa.Table]:
 
 def roll(store: Store, name: str, partition: int = 0) -> None:
     """Ends the active file of a partition, if it has records, as an append does that finds it full."""
-    log = store.log(store.topic(name).id, partition)
+    log = store.logs[store.topic(name).id, partition]
     with log.exclusive():
         log.roll_locked()
 

@@ -35,7 +35,7 @@ class Facts:
         config = TopicConfig.from_dict(row.config)
         return LogSettings(
             row.schema_version, row.partitions, config.sync, config.sync_interval_ms, config.segment_bytes,
-            config.segment_rows, config.roll_age_us,
+            config.segment_rows, config.roll_age_us, self.template(row.schema_version),
         )  # fmt: skip
 
     def physical(self, version: int) -> pa.Schema:

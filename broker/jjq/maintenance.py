@@ -172,7 +172,7 @@ class Maintenance:
         """Ends files that are over their age though nobody appends, so that a slow topic expires too."""
         count = 0
         for partition in range(topic.partitions):
-            count += self._store.log(topic.id, partition).roll_if_old(self.now())
+            count += self._store.logs[topic.id, partition].roll_if_old(self.now())
         self.report.rolled += count
         return count
 
@@ -330,7 +330,7 @@ class Maintenance:
         if not topicfile.differs(self._store.path, self._catalog, topic):
             return False
         # Whoever changes a topic holds the locks of all its partitions, so one is enough to be alone.
-        with self._store.log(topic.id, 0).exclusive():
+        with self._store.logs[topic.id, 0].exclusive():
             row = self._catalog.topic_by_id(topic.id)
             if row is None:
                 return False

@@ -20,6 +20,18 @@ from jjq.log.reader import LogReader
 from jjq.wake import Listener
 
 
+class Logs(dict[tuple[str, int], PartitionLog]):
+    """The logs of a store by topic id and partition, each made when it is first asked for: a look at a dict is all that it costs a
+    single push, and not a call as well."""
+
+    def __init__(self, make: Callable[[str, int], PartitionLog]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, place: tuple[str, int]) -> PartitionLog:
+        return self._make(*place)
+
+
 class StoreParts(ABC):
     """`jjq.store.Store` sets what it has."""
 
@@ -31,7 +43,7 @@ class StoreParts(ABC):
     _closing = False  # whether its producers are being closed, so that nobody makes others
     _closed: bool
     _mutex: threading.RLock
-    _logs: dict[tuple[str, int], PartitionLog]
+    logs: Logs
     _readers: dict[str, LogReader]
     _facts: dict[str, Facts]
     _syncer: Syncer | None
@@ -58,28 +70,25 @@ class StoreParts(ABC):
         with self._mutex:
             return self._facts.setdefault(topic_id, Facts(self, topic_id))
 
-    def log(self, topic_id: str, partition: int) -> PartitionLog:
-        log = self._logs.get((topic_id, partition))
-        if log is None:
-            with self._mutex:
-                self.check_open(write=True)
-                prefix = f"topics/{topic_id}/{partition}/"
-                log = self._logs.setdefault(
-                    (topic_id, partition),
-                    PartitionLog(
-                        self.partition_dir(topic_id, partition), topic_id, partition, self.catalog,
-                        self.facts(topic_id), self.boot_id, lambda name: prefix + name, GRACE_US,
-                        self._unsynced,
-                    ),
-                )  # fmt: skip
-        return log
+    def _make_log(self, topic_id: str, partition: int) -> PartitionLog:
+        with self._mutex:
+            self.check_open(write=True)
+            prefix = f"topics/{topic_id}/{partition}/"
+            return self.logs.setdefault(
+                (topic_id, partition),
+                PartitionLog(
+                    self.partition_dir(topic_id, partition), topic_id, partition, self.catalog,
+                    self.facts(topic_id), self.boot_id, lambda name: prefix + name, GRACE_US,
+                    self._unsynced,
+                ),
+            )  # fmt: skip
 
     def reader(self, topic_id: str, name: str) -> LogReader:
         self.check_open()
         reader = self._readers.get(topic_id)
         if reader is None:
             with self._mutex:
-                recover = None if self.read_only else lambda partition: self.log(topic_id, partition).recover()
+                recover = None if self.read_only else lambda partition: self.logs[topic_id, partition].recover()
                 reader = self._readers.setdefault(
                     topic_id,
                     LogReader(

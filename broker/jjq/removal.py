@@ -85,7 +85,7 @@ class Removal:
         if self._is_garbage(path) or not self._given_up(path, note, last):
             return False
         # Under the lock no commit is about to take it.
-        with self._store.log(topic.id, partition).exclusive():
+        with self._store.logs[topic.id, partition].exclusive():
             if self._catalog.segment(uuid) is not None:
                 return False
             self._remove(path.with_suffix(".arrow"), path)
@@ -109,7 +109,7 @@ class Removal:
         if not holds_nothing(path.parent, uuid):
             return False
         # Under the lock nobody has made it without having named it yet.
-        with self._store.log(topic.id, partition).exclusive():
+        with self._store.logs[topic.id, partition].exclusive():
             if self._is_used(topic, partition, uuid) or not holds_nothing(path.parent, uuid):
                 return False
             self._remove(path.with_suffix(".arrows"), path.with_suffix(".index"))
@@ -225,7 +225,7 @@ class Removal:
                 # A commit writes its manifest under these locks, and is in the catalog when it gives them back.
                 for place in sorted({(each.topic_id, each.partition) for each in manifest.segments}):
                     if self._catalog.topic_by_id(place[0]) is not None:
-                        locks.enter_context(self._store.log(*place).exclusive())
+                        locks.enter_context(self._store.logs[place].exclusive())
                 if self._is_needed(manifest, path, last):
                     continue
                 files.unlink(path)

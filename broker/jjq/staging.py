@@ -362,7 +362,7 @@ def commit(
     rows: dict[tuple[str, int], PartitionRow] = {}
     segments: dict[tuple[str, int], list[Segment]] = {}
     positions: dict[str, dict[int, tuple[int, int]]] = {}
-    logs = {place: store.log(*place) for place in sorted(by_partition)}
+    logs = {place: store.logs[place] for place in sorted(by_partition)}
     transaction = uuid.uuid4().hex
     with contextlib.ExitStack() as locks:
         for log in logs.values():

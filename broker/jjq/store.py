@@ -26,11 +26,10 @@ from jjq.feed import Place, follow
 from jjq.hints import keywords, keywords_of, which
 from jjq.hot import DEFAULT_BYTES, HotStore
 from jjq.interest import check_pattern, glob, subscriptions
-from jjq.log.partition import PartitionLog
 from jjq.log.reader import LogReader
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Commit, Record, Slice, StagedFile, TopicOffsets, WriterInfo, check_name
-from jjq.parts import StoreParts
+from jjq.parts import Logs, StoreParts
 from jjq.producer import Producer, close_all
 from jjq.pubsub import PubSub, publish
 from jjq.subscriber import Subscriber
@@ -84,7 +83,7 @@ class Store(StoreParts):
         self._mutex = threading.RLock()
         self._closed = False
         self._lock_fd = -1 if lock_fd is None else lock_fd
-        self._logs: dict[tuple[str, int], PartitionLog] = {}
+        self.logs = Logs(self._make_log)
         self._readers: dict[str, LogReader] = {}
         self._facts: dict[str, Facts] = {}
         self.hot = HotStore(hot_bytes)
@@ -144,7 +143,7 @@ class Store(StoreParts):
             self._closed = True
             syncer, self._syncer = self._syncer, None
             caretaker, self._caretaker = self._caretaker, None
-            logs, self._logs = self._logs, {}  # who asks for one from now on is told that the store is closed
+            logs, self.logs = self.logs, Logs(self._make_log)  # who asks for one from now on is told that it is closed
         for listener in living(self._listeners):
             listener.wake()  # whoever waits looks, and finds the store closed
         with contextlib.ExitStack() as rest:  # each part is closed though another fails
@@ -489,7 +488,7 @@ class Store(StoreParts):
         """In a forked child: every lock and descriptor is made anew, and nothing of the parent's is given up."""
         self._mutex = threading.RLock()
         self._syncer = self._caretaker = None  # their threads stayed with the parent
-        for log in self._logs.values():
+        for log in self.logs.values():
             log.after_fork()
         for reader in self._readers.values():
             reader.after_fork()

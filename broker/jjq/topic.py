@@ -182,7 +182,7 @@ class Topic:
             row = self._row
             place, among = (0, 1) if partition is None and row.partitions == 1 else self.choose(partition, key_bytes)
             try:
-                offset, ts = self._store.log(row.id, place).append_value(row.schema_version, value, among, key_bytes)
+                offset, ts = self._store.logs[row.id, place].append_value(row.schema_version, value, among, key_bytes)
             except MorePartitions:
                 self.refresh()
             else:
@@ -225,9 +225,9 @@ class Topic:
 
     def _append(self, place: int, request: Append) -> None:
         if self._bound is None:
-            self._store.log(self.id, place).append(request)
+            self._store.logs[self.id, place].append(request)
         elif self._bound.admits(place, request.rows):
-            self._store.log(self.id, place).append(request)
+            self._store.logs[self.id, place].append(request)
             self._bound.appended(place, request.offset + request.rows)
 
     def push_file(

@@ -277,7 +277,7 @@ def _all_locked(store: Store, topic: Topic) -> Iterator[list[PartitionLog]]:
     logs: list[PartitionLog] = []
     with contextlib.ExitStack() as locks:
         while len(logs) < topic.partitions:
-            log = store.log(topic.id, len(logs))
+            log = store.logs[topic.id, len(logs)]
             locks.enter_context(log.exclusive())
             logs.append(log)
             if len(logs) == 1:

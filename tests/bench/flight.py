@@ -93,7 +93,7 @@ def flight_get(run: Run) -> list[Row]:
             topic.push_table(batch(min(rows, BATCH_ROWS)))
         store.maintain()
         with jjq.open(place / "store", maintenance=False) as files:
-            log = files.log(topic.id, 0)
+            log = files.logs[topic.id, 0]
             with log.exclusive():
                 log.roll_locked()
             files.maintain(grace_us=0)

@@ -114,7 +114,7 @@ def _push_and_sync(store: jjq.Store) -> None:
     """What the background does for a topic with `interval`."""
     topic = store.topic("t")
     topic.push(b"new", partition=0)
-    store.log(topic.id, 0).sync()
+    store.logs[topic.id, 0].sync()
 
 
 SCENARIOS = (

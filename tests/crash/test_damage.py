@@ -120,7 +120,7 @@ def fill_sealed(store: jjq.Store, compression: str | None = None) -> None:
 def fill_rolled(store: jjq.Store) -> None:
     topic = store.create_topic("t", segment_rows=1)
     topic.push(b"rolled", key=b"k")
-    store.log(topic.id, 0).roll_locked()
+    store.logs[topic.id, 0].roll_locked()
 
 
 KINDS: dict[str, tuple[Callable[[jjq.Store], None], str]] = {

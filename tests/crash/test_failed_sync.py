@@ -98,7 +98,7 @@ def test_what_the_disk_refuses_as_it_begins_counts_as_a_failed_sync(sync: str, s
     with open_alone(place / "store") as store, open_alone(place / "store") as other:
         topic = store.create_topic("t", sync=sync)
         topic.push(b"before")
-        store.log(topic.id, 0).sync()
+        store.logs[topic.id, 0].sync()
         if sync == "none":
             topic.push(b"unsynced")
         assert rows_of(other.topic("t"), 0)[1][0][-1] == b"before"
@@ -150,20 +150,20 @@ def test_other_processes_are_told_of_a_failed_sync_though_there_is_no_room_for_i
     with Syncs() as syncs, open_alone(place / "store") as store:
         topic = store.create_topic("t", sync=sync, sync_interval_ms=3_600_000)
         topic.push_many([b"synced"] * 3)
-        store.log(topic.id, 0).sync()
+        store.logs[topic.id, 0].sync()
     with open_alone(place / "store") as store:
         topic = store.topic("t")
         topic.push_many([b"lost"] * 5)  # this process has the file open, and has not seen its sync fail
 
         def fails() -> None:
             with open_alone(place / "store") as child, LosingAll(syncs.synced, part):
-                log = child.log(topic.id, 0)
+                log = child.logs[topic.id, 0]
                 with pytest.raises(StoreError):
                     log.sync()
 
         elsewhere(fails)
         assert topic.push(b"next").offset == 3
-        store.log(topic.id, 0).sync()
+        store.logs[topic.id, 0].sync()
         for view in (store, place / "store"):
             with open_alone(view) if isinstance(view, Path) else contextlib.nullcontext(view) as each:
                 assert [row[-1] for row in rows_of(each.topic("t"), 0)[1]] == [*[b"synced"] * 3, b"next"]
@@ -177,7 +177,7 @@ def test_the_mark_of_a_failed_sync_stays_until_there_is_room_to_close_the_file(p
     with Syncs() as syncs, open_alone(place / "store") as store:
         topic = store.create_topic("t", sync="interval", sync_interval_ms=3_600_000)
         topic.push_many([b"synced"] * 3)
-        log = store.log(topic.id, 0)
+        log = store.logs[topic.id, 0]
         log.sync()
         topic.push_many([b"lost"] * 5)
 
@@ -185,7 +185,7 @@ def test_the_mark_of_a_failed_sync_stays_until_there_is_room_to_close_the_file(p
             with open_alone(place / "store") as child, LosingAll(syncs.synced, part):
                 for _ in range(2):
                     with pytest.raises(StoreError):
-                        child.log(topic.id, 0).sync()
+                        child.logs[topic.id, 0].sync()
 
         for _ in range(2):
             elsewhere(fails)

@@ -47,7 +47,7 @@ def _link(batch: int, topics: str) -> Callable[[jjq.Store], object]:
 def _sync(store: jjq.Store) -> None:
     for topic in store.topics():
         for partition in range(topic.partitions):
-            store.log(topic.id, partition).sync()
+            store.logs[topic.id, partition].sync()
 
 
 def _pop(store: jjq.Store) -> list[jjq.Record]:

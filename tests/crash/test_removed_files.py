@@ -48,7 +48,7 @@ def pushes_until_refused(topic: jjq.Topic) -> jjq.JjqError:
 def test_a_push_that_waits_for_its_turn_is_not_acknowledged_into_files_that_are_gone_by_then(store: jjq.Store) -> None:
     topic, _ = begin(store, "always")
     directory = topic.directory(0)
-    log, refused = store.log(topic.id, 0), []
+    log, refused = store.logs[topic.id, 0], []
     log._looked_at = now_us()  # a moment ago, so that it is not due
 
     def push() -> None:
@@ -262,7 +262,7 @@ def test_nothing_is_acknowledged_into_a_directory_that_was_moved_away_for_a_copy
         lambda store: store.alter_topic("t", sync="none"),
         lambda store: store.topic("t").empty(),
         lambda store: roll(store, "t"),
-        lambda store: store.log(store.topic("t").id, 0).sync(),
+        lambda store: store.logs[store.topic("t").id, 0].sync(),
     ],
     ids=["commit", "alter", "empty", "roll", "sync"],
 )
@@ -275,7 +275,7 @@ def test_nothing_is_changed_by_the_lock_of_a_directory_that_was_moved_away(
     place.rename(tmp_path / "aside")
     shutil.copytree(tmp_path / "aside", place)
     if not known:
-        store.log(topic.id, 0).forget_active()
+        store.logs[topic.id, 0].forget_active()
     with pytest.raises(jjq.StoreError, match="was replaced while it was open"):
         change(store)
     assert_whole(store.path)

@@ -96,7 +96,7 @@ def takes_the_lock(path: Path, pipe: Connection, barrier: Any) -> None:
     """Pushes until it has met others, then has the partition's lock until it dies."""
     with jjq.open(path, maintenance=False) as store:
         topic = store.topic("t")
-        log = store.log(topic.id, 0)
+        log = store.logs[topic.id, 0]
         barrier.wait()
         while log._waiting is None:
             topic.push(b"to meet others")

@@ -122,7 +122,7 @@ class ChannelMachine(RuleBasedStateMachine):
     def expire(self, partition: int, count: int) -> None:
         """Retention takes the first segments. The handles forget what they read ahead, which they might still give."""
         partition %= len(self.start)
-        log = self.stores[0].log(self.topic.id, partition)
+        log = self.stores[0].logs[self.topic.id, partition]
         with log.exclusive():
             log.roll_locked()
         gone = [each for each in self.topic.segments(partition) if each.rows][:count]

@@ -76,7 +76,7 @@ class SubscriberMachine(RuleBasedStateMachine):
         """Retention moves the start. The handles forget what they read ahead, which they might still give."""
         partition = self.there_is(partition)
         start = self.start[partition] + int(part * (len(self.log[partition]) - self.start[partition]))
-        log = self.store.log(self.topic.id, partition)
+        log = self.store.logs[self.topic.id, partition]
         with log.exclusive():
             log.roll_locked()
         self.store.catalog.advance_start(self.topic.id, partition, start, [], now_us())

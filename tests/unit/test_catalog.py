@@ -80,7 +80,7 @@ def test_partitions_are_locked_in_one_order_whatever_the_order_of_files(tmp_path
         locked: list[tuple[str, int]] = []
         for topic in topics:
             for partition in (0, 1):
-                log = store.log(topic.id, partition)
+                log = store.logs[topic.id, partition]
 
                 def noted(exclusive=log.exclusive, place=(topic.id, partition)):  # type: ignore[no-untyped-def]
                     locked.append(place)

@@ -85,7 +85,7 @@ import os, signal, sys
 import jjq
 from jjq import files
 store = jjq.open(sys.argv[1], maintenance=False)
-with store.log(store.topic("t").id, 0).exclusive():
+with store.logs[store.topic("t").id, 0].exclusive():
     reading, writing = os.pipe()
     if os.fork():
         os.close(writing)

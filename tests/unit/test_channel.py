@@ -237,7 +237,7 @@ def test_of_two_records_with_one_offset_the_one_that_is_there_counts(
     with monkeypatch.context() as patched:
         patched.setattr("jjq.files.datasync", fail)
         with pytest.raises(jjq.StoreError):
-            store.log(topic.id, 0).sync()
+            store.logs[topic.id, 0].sync()
     topic.push(b"there")
     [after] = handle.receive()
     assert (before.record.offset, after.record.offset, after.record.value) == (0, 0, b"there")

@@ -69,8 +69,8 @@ def test_records_that_are_lost_make_it_fail(tmp_path: Path, monkeypatch: pytest.
     look = checking._look_at_the_log
 
     def lose(store: jjq.Store, topic: jjq.Topic, report: CheckReport) -> None:
-        with store.log(topic.id, 0).exclusive():
-            store.log(topic.id, 0).roll_locked()
+        with store.logs[topic.id, 0].exclusive():
+            store.logs[topic.id, 0].roll_locked()
         (first, *_) = topic.segments(0)
         store.catalog.advance_start(topic.id, 0, first.end, [], 0)
         look(store, topic, report)

@@ -60,7 +60,7 @@ def test_others_go_on_after_an_interrupt(
     with jjq.open(tmp_path / "store", maintenance=False) as store:
         topic = store.create_topic("t")
         topic.push(b"first")
-        log, real = store.log(topic.id, 0), files.datasync
+        log, real = store.logs[topic.id, 0], files.datasync
         leading, following, pause = threading.Event(), threading.Event(), threading.Event()
 
         def until_queued(count: int) -> None:
@@ -135,7 +135,7 @@ def test_others_go_on_though_ctrl_c_comes_several_times(
     with jjq.open(tmp_path / "store", maintenance=False) as store:
         topic = store.create_topic("t")
         topic.push(b"first")
-        log, real, pause = store.log(topic.id, 0), files.datasync, threading.Event()
+        log, real, pause = store.logs[topic.id, 0], files.datasync, threading.Event()
         leading, interrupted = threading.Event(), threading.Event()
         told: dict[bytes, object] = {}
 

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import itertools
 import sys
+import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import FrameType
@@ -15,6 +16,7 @@ import pytest
 
 import jjq
 from jjq import feed, files, records
+from jjq.log import partition
 from jjq.log.partition import PartitionLog
 from tests.stores import assert_whole
 from tests.tracing import at_first, traced
@@ -135,6 +137,103 @@ def test_what_is_popped_is_the_next_record_and_none_twice(tmp_path: Path) -> Non
         assert met > 200
         assert got == [value for value in values if value in set(got)]
         assert len(got) >= len(values) - met
+
+
+@pytest.mark.parametrize("among", [0, 2])
+@pytest.mark.parametrize("kind", ["push", "push_many"])
+def test_a_push_that_is_met_at_any_of_its_calls_leaves_the_others_to_theirs(
+    kind: str, among: int, tmp_path: Path
+) -> None:
+    """Where nobody else pushes, and between two threads that do all the time: nobody waits for ever for a lead that is gone."""
+    with jjq.open(tmp_path / "store", maintenance=False) as store:
+        topic = store.create_topic("t", sync="none")
+
+        def act(value: bytes) -> object:
+            return topic.push(value) if kind == "push" else topic.push_many([value])
+
+        topic.push(b"first")
+        pushed: list[list[bytes]] = [[] for _ in range(among)]
+        over, mine, met = threading.Event(), list[bytes](), list[int]()
+
+        def push_on(into: list[bytes], number: int) -> None:
+            for count in itertools.takewhile(lambda _: not over.is_set(), itertools.count()):
+                value = b"%d of %d" % (count, number)
+                with contextlib.suppress(TooLong, jjq.StoreError):  # it was written for by the thread that is met
+                    act(value)
+                    into.append(value)
+
+        others = [
+            threading.Thread(target=push_on, args=(each, number), daemon=True) for number, each in enumerate(pushed)
+        ]
+        for each in others:
+            each.start()
+
+        def push_and_be_met() -> None:
+            # Alone they are the same calls each time; between others, those of who leads, who follows, and who does both.
+            for number in range(1200 if among else 60):
+                value = b"%d" % number
+                sys.setprofile(Interrupting(1 + number % 60, {partition.__file__}))
+                try:
+                    act(value)
+                    mine.append(value)
+                except TooLong:
+                    met.append(number)
+                finally:
+                    sys.setprofile(None)
+            over.set()
+
+        others.append(threading.Thread(target=push_and_be_met, daemon=True))
+        others[-1].start()
+        for each in reversed(others):
+            each.join(60)
+        assert not any(each.is_alive() for each in others)
+        assert len(met) > (100 if among else 5)
+        topic.push(b"last")  # and nobody holds the lead
+        found = topic.read().read_all()["value"].to_pylist()
+        assert len(set(found)) == len(found)
+        assert set(found) >= {b"first", b"last", *mine, *itertools.chain(*pushed)}
+        for each in pushed:
+            assert [value for value in found if value in set(each)] == each
+        assert_whole(store)
+
+
+class Noticed(dict[str, object]):
+    """Who leads, with a bell for who has looked whether somebody does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked = threading.Event()
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        found = super().setdefault(key, default)
+        if found is not default:
+            self.looked.set()
+        return found
+
+
+def test_who_queues_just_as_the_last_one_leaves_is_told_to_lead(tmp_path: Path) -> None:
+    with jjq.open(tmp_path / "store", maintenance=False) as store:
+        topic = store.create_topic("t", sync="none")
+        topic.push(b"first")
+        log = store.logs[topic.id, 0]
+        log._leads = leads = Noticed()
+        other = threading.Thread(target=topic.push, args=(b"other",), daemon=True)
+
+        def as_it_leaves(frame: FrameType, event: str, what: Any) -> None:
+            if event == "c_call" and what.__name__ == "clear" and frame.f_code is PartitionLog.append_value.__code__:
+                sys.setprofile(None)
+                other.start()
+                assert leads.looked.wait(30)
+
+        sys.setprofile(as_it_leaves)
+        try:
+            topic.push(b"one")
+        finally:
+            sys.setprofile(None)
+        other.join(30)
+        assert not other.is_alive()
+        assert topic.read().read_all()["value"].to_pylist() == [b"first", b"one", b"other"]
+        assert_whole(store)
 
 
 def open_files(directory: Path) -> list[str]:

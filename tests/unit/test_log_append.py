@@ -53,7 +53,7 @@ def test_a_push_to_a_topic_whose_files_are_gone_says_that_it_was_deleted(store: 
 
 def test_whatever_waits_together_is_there_in_its_order_and_each_is_told_its_offset(store: jjq.Store) -> None:
     topic = store.create_topic("t")
-    log = store.log(topic.id, 0)
+    log = store.logs[topic.id, 0]
     many = [b"%d" % i for i in range(TEMPLATE_ROWS + 1)]
     marked = Append(1, (None,), (b"marked",))
     marked.producer, marked.sequence = b"p", 1  # as a broker does, once it has made it
@@ -85,7 +85,7 @@ def test_whatever_waits_together_is_there_in_its_order_and_each_is_told_its_offs
 
 def test_of_requests_that_chose_among_fewer_partitions_only_those_are_refused(store: jjq.Store) -> None:
     topic = store.create_topic("t", partitions=2)
-    log = store.log(topic.id, 0)
+    log = store.logs[topic.id, 0]
     requests = [OneValue(b"a", 2), OneValue(b"late", 1), OneValue(b"b", 0)]
     with log._leader:
         log._write(list(requests))
@@ -107,7 +107,7 @@ def test_of_a_group_whose_entries_the_disk_takes_in_part_each_push_is_told_what_
 ) -> None:
     topic = store.create_topic("t", sync=sync)
     topic.push(b"before")
-    log = store.log(topic.id, 0)
+    log = store.logs[topic.id, 0]
     # Marked ones are a message each.
     first, second = (Append(1, (None,), (value,), producer=b"p", sequence=i) for i, value in enumerate((b"a", b"b"), 1))
     with FullAfterAnEntry(), log._leader:
@@ -181,7 +181,7 @@ def test_the_lowest_time_of_a_segment_is_known_whichever_process_has_appended_it
         for each in (3, 9, 1, 4):
             theirs.push(b"b", timestamp=US + each)
         topic.push(b"c", timestamp=US + 7)
-        log = store.log(topic.id, 0)
+        log = store.logs[topic.id, 0]
         with log.exclusive():
             assert log.roll_locked()
     (segment,) = [each for each in topic.segments() if each.state != "active"]

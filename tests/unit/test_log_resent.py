@@ -26,7 +26,7 @@ def topic(tmp_path: Path) -> Iterator[jjq.Topic]:
 
 def append(topic: jjq.Topic, sequence: int, values: list[bytes], producer: bytes = PRODUCER) -> int:
     request = Append(1, [None] * len(values), values, size=100, producer=producer, sequence=sequence)
-    topic._store.log(topic.id, 0).append(request)
+    topic._store.logs[topic.id, 0].append(request)
     return request.offset
 
 
@@ -48,7 +48,7 @@ def test_a_marked_message_is_found_by_its_mark_and_no_other(topic: jjq.Topic) ->
 
 
 def test_a_single_value_is_marked_too(topic: jjq.Topic) -> None:
-    log = topic._store.log(topic.id, 0)
+    log = topic._store.logs[topic.id, 0]
     assert log.append_value(1, b"a", mark=(PRODUCER, 5))[0] == 0
     topic.push(b"b")
     assert [found(topic, 5), found(topic, 0)] == [0, None]
@@ -78,7 +78,7 @@ def test_what_was_compacted_or_emptied_since_cannot_be_told(topic: jjq.Topic) ->
 
 
 def test_those_that_wait_together_keep_a_message_each(topic: jjq.Topic) -> None:
-    log = topic._store.log(topic.id, 0)
+    log = topic._store.logs[topic.id, 0]
     requests = [Append(1, [None], [b"v"], size=100, producer=PRODUCER if n % 2 else b"", sequence=n) for n in range(6)]
     log._write(requests)
     assert [each.offset for each in requests] == list(range(6))

@@ -32,7 +32,7 @@ def topic(store: jjq.Store) -> jjq.Topic:
 
 def expire(store: jjq.Store, topic: jjq.Topic, offset: int, partition: int = 0) -> None:
     """What retention does: the records before `offset` are gone."""
-    log = store.log(topic.id, partition)
+    log = store.logs[topic.id, partition]
     with log.exclusive():
         log.roll_locked()
     store.catalog.advance_start(topic.id, partition, offset, [], now_us())

@@ -164,6 +164,6 @@ def test_a_link_to_another_store_in_the_place_of_this_one_is_noticed(tmp_path: P
         topic = filled(store)
         link.unlink()
         link.symlink_to("b")
-        store.log(topic.id, 0)._looked_at = 0  # it is time to look
+        store.logs[topic.id, 0]._looked_at = 0  # it is time to look
         with pytest.raises(JjqError, match="was removed or moved away"):
             topic.push(b"to nobody")

@@ -34,6 +34,7 @@ from jjq.log.projection import output_schema
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Commit, PartitionOffsets, Record, Slice, StagedFile, TopicOffsets, WriterInfo, check_name
 from jjq.objects import ObjectInfo
+from jjq.parts import Logs
 from jjq.producer import Producer, close_all
 from jjq.schema import check_schema
 from jjq.skipping import check_on_data_loss
@@ -89,6 +90,7 @@ class RemoteStore(Store):
         self.let_go: deque[int] = deque()  # handles that nobody has any more, and that were not closed
         self.connection.idle.append(self._close_let_go)
         self.streams = Streams(self.connection)
+        self.logs = Logs(self._make_log)
         # A coroutine that waits has a thread wait for it. One is started for each that there is no idle one for.
         self.executor = ThreadPoolExecutor(_WAITING, thread_name_prefix="jjq-wait")
         self.connection.start()
@@ -412,9 +414,9 @@ class RemoteStore(Store):
 
     # --- for the parts of a store ------------------------------------------------------------------------------------
 
-    def log(self, topic_id: str, partition: int) -> Any:
+    def _make_log(self, topic_id: str, partition: int) -> Any:
         """What topics append to."""
-        return RemoteLog(self.streams, topic_id, partition)
+        return self.logs.setdefault((topic_id, partition), RemoteLog(self.streams, topic_id, partition))  # type: ignore[arg-type]
 
     def reader(self, topic_id: str, name: str) -> Any:
         """What plans reads of a topic."""

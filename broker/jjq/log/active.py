@@ -195,7 +195,7 @@ class ActiveFile:
         """Takes in what others have added, as `refresh_locked`, where it is nothing unusual; whether the file takes records then: nobody has
         closed it or left it torn. In few calls: each costs a process that has not run for some turns microseconds, and others wait."""
         known = self._known * ENTRY_SIZE
-        size = files.size(self._index_fd)
+        size = files.seek(self._index_fd, 0, files.END)
         if size != known:
             data = files.look(self._index_fd, _MOST_AT_ONCE, known)
             if len(data) != size - known or not fmt.entries_hold(data):
@@ -205,7 +205,7 @@ class ActiveFile:
         if self.closed or self.failed or not size:
             return False
         if self._size <= self.length:
-            self._size = files.size(self._fd)
+            self._size = files.seek(self._fd, 0, files.END)
         # As `_ends_locked` says, with a call less.
         return self._size == self.length or files.look(self._fd, len(NOTHING), self.length) == NOTHING
 

@@ -58,6 +58,7 @@ class LogSettings:
     segment_bytes: int
     segment_rows: int | None
     segment_age_us: int | None
+    template: RowsTemplate | None  # of this version of the schema, where the topic has none
 
 
 class TopicFacts(Protocol):

@@ -29,6 +29,7 @@ from jjq.log.waiting import END_ROUND, Answer, Asked, Waiting
 _GROUP_BYTES = 32 << 20  # what one leader writes at once
 _LOOKS = 30  # at what became of a value, before one waits for the lock
 _ROUNDS = 3  # so many that one has seen end, the first of them begun before, wrote nothing for others
+_LEAD = "lead"  # the one key of who leads
 _size = operator.attrgetter("size")
 
 
@@ -55,7 +56,10 @@ class PartitionLog(Partition):
         self._unsynced = unsynced  # told after an append that is to be on disk within so many seconds
         self._queue: deque[Request] = deque()
         self._queue_lock = threading.Lock()
-        self._led: object = None  # what the thread that leads, or has been told to, came with
+        # What the thread that leads, or has been told to, came with, under the one key. To set a key that is not there is one step
+        # for all threads and costs a sixth of a lock. Who queues looks here after that, and who leaves looks at the queue after that,
+        # so that one of the two sees the other.
+        self._leads: dict[str, object] = {}
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
@@ -67,27 +71,23 @@ class PartitionLog(Partition):
         """
         # One thread leads and writes what has queued; the others sleep on a lock of their own, so that finishing a group
         # wakes exactly those it has served and one new leader.
+        leads = self._leads
         try:
-            with self._queue_lock:
-                if self._led is None:
-                    self._led = request
-                else:
-                    request.wake = threading.Lock()
-                    request.wake.acquire()
-                self._queue.append(request)
-            if request.wake is not None:
-                request.wake.acquire()
+            if leads.setdefault(_LEAD, request) is request:
+                with self._queue_lock:
+                    self._queue.append(request)
+            else:
+                self._await_turn(request)
             failure = None if request.done else self._lead()
             if request.error is not None or request.offset < 0:
                 raise _why(request, failure)
         finally:
-            failed = request.offset < 0
-            if failed or self._led is request:
-                try:
-                    self._leave(request, failed)
-                except BaseException:  # an interrupt amid it: others wait
-                    surely(self._leave, request, failed)
-                    raise
+            try:  # at once: each call from here on may be where an interrupt comes
+                if request.offset < 0 or leads.get(_LEAD) is request:
+                    self._leave(request, request.offset < 0)
+            except BaseException:  # others wait
+                surely(self._leave, request, request.offset < 0)
+                raise
 
     def append_value(
         self, version: int, value: bytes, among: int = 0, key: bytes | None = None, mark: tuple[bytes, int] = NO_MARK
@@ -95,37 +95,42 @@ class PartitionLog(Partition):
         """`append` of one value, without headers, at the broker's time, to a topic without a schema.
 
         Returns its offset and timestamp. Most single pushes are such, and most meet no other thread: then they need no
-        request, no queue and no batch. Those that meet one do here what `append` does, with a call and a lock less: for
-        many threads both cost more than the work between them.
+        request, no queue, no batch and no lock but the leader's. Those that meet one do here what `append` does, with a
+        call less: for many threads that costs more than the work in it.
         """
+        leads = self._leads
         me: object = object()
         request: Request | None = None
         try:
-            with self._queue_lock:
-                if self._led is None:
-                    self._led = me
-                else:
-                    me = request = one_request(version, value, among, key, mark)
-                    request.wake = threading.Lock()
-                    request.wake.acquire()
-                    self._queue.append(request)
-            if request is None:
+            if leads.setdefault(_LEAD, me) is me:
                 with self._leader:
                     return self._write_value(value, among, key, mark)
-            assert request.wake is not None
-            request.wake.acquire()
+            me = request = one_request(version, value, among, key, mark)
+            self._await_turn(request)
             failure = None if request.done else self._lead()
             if request.error is not None or request.offset < 0:
                 raise _why(request, failure)
             return request.offset, request.timestamp
         finally:
             failed = request is not None and request.offset < 0
-            if failed or self._led is me:
-                try:
-                    self._leave(me, failed)
-                except BaseException:
-                    surely(self._leave, me, failed)
-                    raise
+            try:  # as above
+                if failed or leads.get(_LEAD) is me:
+                    if not failed and not self._queue:
+                        leads.clear()  # what `_leave` does, without its lock; who queues meanwhile is seen yet
+                    if failed or self._queue:
+                        self._leave(me, failed)
+            except BaseException:
+                surely(self._leave, me, failed)
+                raise
+
+    def _await_turn(self, request: Request) -> None:
+        """Queues, and returns when another thread has done the request or this one is to lead."""
+        request.wake = threading.Lock()
+        request.wake.acquire()
+        with self._queue_lock:
+            self._queue.append(request)
+        if self._leads.setdefault(_LEAD, request) is not request:
+            request.wake.acquire()
 
     def _lead(self) -> Exception | None:
         """Writes what has queued, and tells each what came of it. Returns what failed: who leads may not be among them, where the
@@ -160,16 +165,16 @@ class PartitionLog(Partition):
 
     def _leave(self, me: Any, failed: bool) -> None:
         """Hands over the lead; who has failed leaves nothing in the queue that nobody asks for."""
+        leads, queue = self._leads, self._queue
         with self._queue_lock:
-            if failed and me in self._queue:  # it was interrupted, or its leader was as it took the queue
-                self._queue.remove(me)
-            if self._led is me:
-                following = self._queue[0] if self._queue else None
-                if following is not None:
-                    assert following.wake is not None
-                    if following.wake.locked():
-                        following.wake.release()
-                self._led = following
+            if failed and me in queue:  # it was interrupted, or its leader was as it took the queue
+                queue.remove(me)
+            if leads.get(_LEAD) is me:
+                leads.clear()
+            if queue:
+                following = queue[0]  # unless one comes between, who hands on to it in turn
+                if leads.setdefault(_LEAD, following) is following and following.wake and following.wake.locked():
+                    following.wake.release()
 
     def _take_queue(self, taken: list[Request]) -> None:
         """The queue up to the group's limit, oldest first."""
@@ -210,10 +215,9 @@ class PartitionLog(Partition):
                 groups, messages = encode_all([mine, *asked], self._facts, version)
                 _, offset, ts = self._append_locked(active, [mine], groups, messages, asked, now, sync)
             else:
-                template = self._facts.template(version)
-                assert template is not None
+                assert settings.template is not None
                 offset, ts = active.append_value_locked(
-                    template, self._topic_bytes, self.partition, value, now, sync, key, mark
+                    settings.template, self._topic_bytes, self.partition, value, now, sync, key, mark
                 )
         except OSError as error:
             raise files.translate(error, "append to", self.directory) from error
@@ -287,7 +291,7 @@ class PartitionLog(Partition):
 
     def _asked_locked(self, settings: LogSettings) -> list[Asked]:
         """What other processes wait with, and may be written as the topic is now."""
-        if self._waiting is None or settings.sync != "always" or self._facts.template(settings.schema_version) is None:
+        if self._waiting is None or settings.sync != "always" or settings.template is None:
             return []
         partitions = settings.partitions
         return [each for each in self._waiting.asked_locked() if not 0 < each.among < partitions]
@@ -381,5 +385,5 @@ class PartitionLog(Partition):
         """In a forked child: nobody is left who waits for what has queued."""
         self._queue_lock = threading.Lock()
         self._queue.clear()
-        self._led = None
+        self._leads.clear()
         super().after_fork()

@@ -47,6 +47,8 @@ class Partition:
         self._waiting: Waiting | None = None  # once it has met others
         self._active: ActiveFile | None = None
         self._looked_at = 0  # when its name was looked for
+        # Until then, and to this length, it takes records without another question; never where each push is to ask for its place.
+        self._good_until = self._good_to = 0
         self._settings: LogSettings | None = None
 
     # --- the lock ----------------------------------------------------------------------------------------------------
@@ -105,6 +107,14 @@ class Partition:
 
     def _ready_locked(self, now: int) -> ActiveFile:
         """The active file, open and able to take records; whatever was left undone by others is done first."""
+        active = self._active
+        if (
+            active is not None
+            and self._looked_at <= now < self._good_until
+            and active.ready_locked()
+            and active.length < self._good_to
+        ):
+            return active
         while True:
             active = self._active
             if active is None:
@@ -134,11 +144,15 @@ class Partition:
                     continue
                 if due:
                     self._looked_at = now
+            full, age = active.head_length + settings.segment_bytes, settings.segment_age_us
             if (
-                active.length - active.head_length < settings.segment_bytes
+                active.length < full
                 and (settings.segment_rows is None or active.rows < settings.segment_rows)
-                and (settings.segment_age_us is None or now - active.opened_at < settings.segment_age_us)
+                and (age is None or now - active.opened_at < age)
             ) or not active.rows:
+                if settings.sync != "always" and settings.segment_rows is None:
+                    until = self._looked_at + _LOOK_US
+                    self._good_until, self._good_to = until if age is None else min(until, active.opened_at + age), full
                 return active
             if due:
                 active.close_locked("rolled")
@@ -267,7 +281,8 @@ class Partition:
         row = self._catalog.partition(self.topic_id, self.partition)
         if row.active is None:
             return False
-        now, self._looked_at = now_us(), 0
+        now = now_us()
+        self._looked_at = self._good_until = 0
         active = self._ready_locked(now)
         if not active.rows:
             return False
@@ -304,7 +319,7 @@ class Partition:
 
     def forget_active(self) -> None:
         active, self._active = self._active, None  # first: after an interrupt nobody must come upon a closed one
-        self._settings = None
+        self._settings, self._good_until = None, 0
         if active is not None:
             active.close_descriptors()
 

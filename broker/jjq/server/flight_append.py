@@ -55,7 +55,7 @@ def append_value(
     if topic.schema is not None:
         raise InvalidArgument(f"topic {topic.name!r} has a schema: a record of it is sent as a batch")
     if len(value) + len(key or b"") <= min(topic._plain_bytes, max_record_bytes):
-        return topic._store.log(topic.id, place).append_value(topic.schema_version, value, among, key, mark)
+        return topic._store.logs[topic.id, place].append_value(topic.schema_version, value, among, key, mark)
     request = _plain(topic, [key], [value], None, max_record_bytes)
     return _append(topic, place, among, request, mark)
 

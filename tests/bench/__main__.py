@@ -31,7 +31,7 @@ def benchmarks() -> dict[str, Benchmark]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="benchmarks, or beginnings of their names; all by default"
+        "names", nargs="*", metavar="NAME", help="benchmarks, or beginnings of several names; all by default"
     )
     parser.add_argument("--list", action="store_true", help="print the names and end")
     parser.add_argument("--quick", action="store_true", help="so little that the figures mean nothing: does it run?")
@@ -49,9 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
 
     known = benchmarks()
-    chosen = {
-        n: b for n, b in known.items() if not options.names or any(n.startswith(given) for given in options.names)
-    }
+    whole = [given for given in options.names if given in known]
+    beginnings = tuple(given for given in options.names if given not in known)
+    chosen = {n: b for n, b in known.items() if not options.names or n in whole or n.startswith(beginnings)}
     missing = [given for given in options.names if not any(name.startswith(given) for name in known)]
     if missing:
         parser.error(f"no benchmark {missing[0]!r}; there are {', '.join(known)}")

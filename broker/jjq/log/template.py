@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from binascii import b2a_base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -29,10 +30,8 @@ _CRC_IN_PLACE = struct.Struct(f"{CRC_CHARS}s")
 _JOIN_BYTES = 16 << 10  # a part of a body that is larger is not copied to join it with others
 _PADDING = [bytes(length) for length in range(8)]
 _END = struct.Struct("<i")
-_ENDS = struct.Struct("<ii")
+_KEY_LENGTHS = 1024  # so many lengths of keys are known at once
 _LONG = struct.Struct("<q")
-_KEYED = struct.Struct("<qii")  # timestamp, and the ends of the key
-_BEHIND_KEY = [bytes(length + 16) for length in range(8)]  # what fills it up; that there are no headers, and their ends
 
 _Column = tuple[int, Any, Any, Any]  # of byte strings: how many are null, and the buffers
 Headers = Sequence[Sequence[tuple[str, bytes | None]] | None]  # of each row
@@ -120,21 +119,33 @@ class RowsTemplate:
             raise flat.NotAMessage("pyarrow lays out the metadata in an unknown way")
         self._row_at = key_data
         self._row = struct.Struct(f"<qq{pads[0]}xqq{pads[1]}xq{pads[2]}xq")
-        # A row with a value and no key is what most single pushes are. Of what comes before its value all is known but the
-        # field and two lengths, so one struct writes it.
-        plain = self.encode([0], [None], [b"v"])
-        self._plain_at = flat.buffer_starts(plain.head, layout)[self._VALUE + 2]
-        length_at = layout.buffers + 16 * (self._VALUE + 2) + 8
-        starts = (0, layout.body_length + 8, self._field_at + ACTIVE_CHARS, length_at + 8)
-        ends = (layout.body_length, self._field_at, length_at, self.head_length)
-        self._plain_parts = [bytes(plain.head[start:end]) for start, end in zip(starts, ends, strict=True)]
-        self._plain_parts[2] = NO_CRC + self._plain_parts[2]
-        a, b, c, d = map(len, self._plain_parts)
-        self._plain = struct.Struct(f"<{a}sq{b}s{ACTIVE_CHARS - CRC_CHARS}s{c}sq{d}sq{self._plain_at - 16}xii")
-        if self._plain.size != self.head_length + self._plain_at:
-            raise flat.NotAMessage("pyarrow lays out the metadata in an unknown way")
         self._crc_at = self._field_at + ACTIVE_CHARS - CRC_CHARS
-        self._keyed_head = bytes(self.encode([0], [b"k"], [b"v"]).head)
+        self._plain = self._front(None)
+        self._keyed = functools.lru_cache(_KEY_LENGTHS)(self._front)
+
+    def _front(self, key_length: int | None) -> tuple[Callable[..., bytes], tuple[bytes, ...], int]:
+        """What packs all that comes before the value of a row that has a key of so many bytes or none, its parts that are known, and where
+        in the body the value begins: single pushes are such rows, and only the field, two lengths, time and key vary."""
+        like = self.encode([0], [None if key_length is None else bytes(key_length)], [b"v"])
+        head, body, layout = like.head, b"".join(like.body), self._layout
+        starts = flat.buffer_starts(head, layout)
+        key_at, value_at = starts[self._KEY + 2], starts[self._VALUE + 2]
+        length_at = layout.buffers + 16 * (self._VALUE + 2) + 8
+        begin = (0, layout.body_length + 8, self._field_at + ACTIVE_CHARS, length_at + 8)
+        end = (layout.body_length, self._field_at, length_at, self.head_length)
+        parts = [bytes(head[first:last]) for first, last in zip(begin, end, strict=True)]
+        parts[2] = NO_CRC + parts[2]
+        a, b, c, d = map(len, parts)
+        ends_at = value_at - 8  # of the value's two ends
+        if key_length is None:
+            row = f"{ends_at - 8}x"
+        else:
+            parts += body[8:key_at], body[key_at + key_length : ends_at]
+            row = f"{len(parts[4])}s{key_length}s{len(parts[5])}s"
+        packer = struct.Struct(f"<{a}sq{b}s{ACTIVE_CHARS - CRC_CHARS}s{c}sq{d}sq{row}ii")
+        if packer.size != self.head_length + value_at:
+            raise flat.NotAMessage("pyarrow lays out the metadata in an unknown way")
+        return packer.pack, tuple(parts), value_at
 
     def encode(
         self, stamps: Sequence[int], keys: Sequence[bytes | None], values: Sequence[bytes | None],
@@ -222,37 +233,15 @@ class RowsTemplate:
         field = b2a_base64(packed, newline=False)
         length = len(value)
         padding = -length & 7
-        front: bytes | bytearray
         if key is None:
-            a, b, c, d = self._plain_parts
-            front = self._plain.pack(a, self._plain_at + length + padding, b, field, c, length, d, ts, 0, length)
+            pack, (a, b, c, d), value_at = self._plain
+            front = pack(a, value_at + length + padding, b, field, c, length, d, ts, 0, length)
         else:
-            front = self._keyed_front(ts, key, length, field)
+            pack, (a, b, c, d, e, f), value_at = self._keyed(len(key))
+            front = pack(a, value_at + length + padding, b, field, c, length, d, ts, e, key, f, 0, length)
         message = bytearray().join((front, value, _PADDING[padding]))
         _CRC_IN_PLACE.pack_into(message, self._crc_at, b2a_base64(ACTIVE_CRC.pack(crc32c(message)), newline=False))
         return message
-
-    def _keyed_front(self, ts: int, key: bytes, length: int, field: bytes) -> bytearray:
-        """What comes before the value, of so many bytes, in the message of a row with a key."""
-        # In the body: timestamp 0, ends of the key 8, its bytes 16; then 8 for whether there are headers, 8 for their ends, and 8
-        # for the ends of the value, each behind the key and what fills it up.
-        key_length = len(key)
-        padding = -key_length & 7
-        headers = 16 + key_length + padding
-        end = headers + 16
-        head = bytearray(self._keyed_head)
-        layout = self._layout
-        _LONG.pack_into(head, layout.body_length, end + 8 + length + (-length & 7))
-        self._buffers.pack_into(
-            head, layout.buffers, 0, 0, 0, 8, 8, 0, 8, 8, 16, key_length, headers, 1, headers + 8, 8,
-            *(end, 0) * (self._VALUE - self._HEADERS_END), end, 0, end, 8, end + 8, length,
-        )  # fmt: skip
-        head[self._field_at : self._crc_at] = field
-        head[self._crc_at : self._crc_at + CRC_CHARS] = NO_CRC
-        head += _KEYED.pack(ts, 0, key_length) + key
-        head += _BEHIND_KEY[padding]
-        head += _ENDS.pack(0, length)
-        return head
 
     def rows_at(self, data: bytes, positions: Sequence[int]) -> tuple[list[bytes | None], list[bytes | None]]:
         """Keys and values of one-row messages of this layout that begin at `positions` of verified bytes."""

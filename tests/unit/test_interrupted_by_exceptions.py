@@ -236,6 +236,49 @@ def test_who_queues_just_as_the_last_one_leaves_is_told_to_lead(tmp_path: Path) 
         assert_whole(store)
 
 
+def test_who_leads_with_more_before_it_than_a_group_takes_writes_its_own_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition, "_GROUP_BYTES", 1000)
+    with jjq.open(tmp_path / "store", maintenance=False) as store:
+        topic = store.create_topic("t", sync="none")
+        topic.push(b"first")
+        log = store.logs[topic.id, 0]
+        log._leads = leads = Noticed()
+        queued = threading.Thread(target=topic.push, args=(b"q" * 500,), daemon=True)
+        told: list[object] = []
+
+        def push_one_more() -> None:
+            try:
+                told.append(topic.push_many([b"m" * 500]).ranges[0].start)
+            except jjq.StoreError as error:
+                told.append(error)
+
+        more = threading.Thread(target=push_one_more, daemon=True)
+
+        def as_it_leaves(frame: FrameType, event: str, what: Any) -> None:
+            if frame.f_code is not PartitionLog.append_value.__code__ or getattr(what, "__name__", "") != "clear":
+                return
+            if event == "c_call":  # one queues, who is told that somebody leads
+                queued.start()
+                assert leads.looked.wait(30)
+            elif event == "c_return":  # then nobody does, and another one comes before the lead is handed on
+                sys.setprofile(None)
+                more.start()
+                more.join(30)
+
+        sys.setprofile(as_it_leaves)
+        try:
+            topic.push(b"one")
+        finally:
+            sys.setprofile(None)
+        queued.join(30)
+        assert not queued.is_alive()
+        assert told == [3]
+        assert topic.read().read_all()["value"].to_pylist() == [b"first", b"one", b"q" * 500, b"m" * 500]
+        assert_whole(store)
+
+
 def open_files(directory: Path) -> list[str]:
     """What this process has open in a directory."""
     found = []

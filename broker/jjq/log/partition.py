@@ -78,7 +78,7 @@ class PartitionLog(Partition):
                     self._queue.append(request)
             else:
                 self._await_turn(request)
-            failure = None if request.done else self._lead()
+            failure = None if request.done else self._lead_for(request)
             if request.error is not None or request.offset < 0:
                 raise _why(request, failure)
         finally:
@@ -107,7 +107,7 @@ class PartitionLog(Partition):
                     return self._write_value(value, among, key, mark)
             me = request = one_request(version, value, among, key, mark)
             self._await_turn(request)
-            failure = None if request.done else self._lead()
+            failure = None if request.done else self._lead_for(request)
             if request.error is not None or request.offset < 0:
                 raise _why(request, failure)
             return request.offset, request.timestamp
@@ -131,6 +131,13 @@ class PartitionLog(Partition):
             self._queue.append(request)
         if self._leads.setdefault(_LEAD, request) is not request:
             request.wake.acquire()
+
+    def _lead_for(self, request: Request) -> Exception | None:
+        """Leads until the request is done: those that have queued before it may be a group by themselves. Returns what failed."""
+        failed = None
+        while not request.done and failed is None and self._queue:
+            failed = self._lead()
+        return failed
 
     def _lead(self) -> Exception | None:
         """Writes what has queued, and tells each what came of it. Returns what failed: who leads may not be among them, where the

@@ -16,6 +16,7 @@ from jjq.headers import check_headers, headers_array, headers_size, null_headers
 from jjq.log.requests import OVERHEAD_BYTES, TEMPLATE_ROWS, Append, as_batch
 from jjq.log.sealed import BATCH_BYTES
 from jjq.model import Commit, PositionRange, Positions, StagedFile
+from jjq.preparing import partition_of, prepare, split
 from jjq.schema import (
     SYSTEM_FIELDS,
     check_arrays,
@@ -27,7 +28,6 @@ from jjq.schema import (
     to_bytes,
     to_table,
 )
-from jjq.staging import partition_of, prepare, split
 from jjq.values import flag, shown
 
 if TYPE_CHECKING:

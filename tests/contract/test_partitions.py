@@ -13,7 +13,7 @@ import pytest
 
 import jjq
 from jjq.batch import PushFuture
-from jjq.staging import partition_of
+from jjq.preparing import partition_of
 from tests.partitions import Reopen, elsewhere, grow, topic  # noqa: F401
 
 KEYS = [b"key-%d" % i for i in range(40)]

@@ -13,7 +13,7 @@ import pytest
 
 import jjq
 from jjq.headers import headers_array, null_headers
-from jjq.staging import partition_of
+from jjq.preparing import partition_of
 
 FLIGHTS = pa.schema([("carrier", pa.string()), ("delay", pa.int32())])
 

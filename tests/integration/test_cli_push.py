@@ -20,7 +20,7 @@ import pytest
 from pyarrow import csv, parquet
 
 from jjq.cli import inputs, main
-from jjq.staging import partition_of
+from jjq.preparing import partition_of
 from tests.integration.conftest import Cli
 
 SCHEMA = pa.schema(

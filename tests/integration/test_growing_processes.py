@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jjq
-from jjq.staging import partition_of
+from jjq.preparing import partition_of
 from tests.integration.test_subscriber_processes import pop_until
 from tests.stores import assert_whole
 

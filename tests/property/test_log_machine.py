@@ -18,7 +18,7 @@ import jjq
 from jjq.errors import DataLoss, StagedFileMissing, TopicDeleted
 from jjq.log import active
 from jjq.model import StagedFile
-from jjq.staging import partition_of
+from jjq.preparing import partition_of
 from tests.property.log_model import METADATA, US, Mark, Model, Part, Row, active_file, cut_power, read, rows_of, tear
 from tests.stores import assert_whole, roll
 

@@ -213,11 +213,12 @@ class _PartitionStage:
             self._end()
 
     def abandon(self) -> None:
-        if self._writer is not None:
+        writer = self._writer
+        if writer is not None and all(each.uuid != writer.uuid for each in self._done):  # else it goes with those
             with contextlib.suppress(OSError):
-                self._writer.abandon()
-                files.unlink(self.directory / f"{self._writer.uuid}.json")
-            self._writer = None
+                writer.abandon()
+                files.unlink(self.directory / f"{writer.uuid}.json")
+        self._writer = None
         self._held = []
 
 

@@ -27,7 +27,7 @@ from jjq.log.partition import PartitionLog
 from jjq.log.sealed import SealedWriter
 from jjq.log.stream import StreamReader
 from jjq.producer import Producer
-from jjq.staging import Stage
+from jjq.staging import Stage, _PartitionStage
 from jjq.wake import Listener, wait_for
 from tests.stores import roll
 from tests.tracing import at_first, traced
@@ -238,6 +238,27 @@ def test_an_interrupt_as_a_staged_file_is_closed_leaves_none_and_closes_none_aga
             stage.abandon()
         assert [path.name for path in topic.directory(0).iterdir() if path.name != "lock"] == []
     assert not again
+
+
+@pytest.mark.parametrize(("code", "line"), places(_PartitionStage._end), ids=named)
+def test_an_interrupt_as_a_full_file_is_listed_has_it_removed_once(
+    code: CodeType, line: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the partition whose file it is, or with those that are listed."""
+    real, removed = files.unlink, []
+
+    def unlink(path: Path) -> None:
+        removed.append(path.name)
+        real(path)
+
+    with jjq.open(tmp_path, maintenance=False) as store:
+        topic = store.create_topic("t", segment_bytes=1 << 20)
+        monkeypatch.setattr(files, "unlink", unlink)
+        with store.stage() as stage:
+            data = pa.table({"value": [bytes(1000)] * 5000})
+            assert is_interrupted(lambda: stage.write("t", data), code, line)
+        assert [path.name for path in topic.directory(0).iterdir() if path.name != "lock"] == []
+    assert len(removed) == len(set(removed)) == 2, removed  # the file and its note
 
 
 @pytest.mark.parametrize(("code", "line"), places(PartitionLog._named_locked), ids=named)

@@ -117,12 +117,12 @@ def without_home(path: str) -> str:
 
 def size(text: str, name: str = "") -> int:
     """Bytes of `4096`, `64KB`, `1.5 GiB`; K, M, G and T are powers of 1024. `name`: of the setting that it is for."""
-    match = _SIZE.fullmatch(text.strip())
+    match, said = _SIZE.fullmatch(text.strip()), f"{name and name + ': '}{shown(text)}"
     if match is None:
-        raise InvalidArgument(f"{name and name + ': '}{shown(text)} is no size; write 4096, 64KB or 1.5GB")
+        raise InvalidArgument(f"{said} is no size; write 4096, 64KB or 1.5GB")
     found = float(match.group(1)) * _SIZES[match.group(2).lower()]
     if found > MOST:
-        raise InvalidArgument(f"{name and name + ': '}{shown(text)} is more than any file has")
+        raise InvalidArgument(f"{said} is more than any file has")
     return int(found)
 
 

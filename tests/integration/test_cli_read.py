@@ -57,6 +57,26 @@ def test_tail_shows_the_last_or_what_lies_between(flights: Cli, arguments: list[
     assert numbers(flights, *arguments) == list(expected)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "topic t has no records to show; --follow waits for new ones"),
+        (["--partition", "1"], "topic t has no records to show in partition 1; --follow waits for new ones"),
+        (["--start", "earliest"], "topic t has no records to show there; `jjq topic describe t` says where they are"),
+        (["--on-data-loss", "skip"], "topic t has no records to show; --follow waits for new ones"),
+        (["--json"], ""),
+        (["--output", "json"], ""),
+    ],
+    ids=" ".join,
+)
+def test_tail_says_that_there_is_nothing_to_show_and_to_a_program_nothing(
+    cli: Cli, arguments: list[str], said: str
+) -> None:
+    cli.run("topic", "create", "t", "--partitions", "2")
+    done = cli.run("tail", "t", *arguments, said=bool(said))
+    assert (done.stdout, done.stderr) == ("", f"jjq: {said}\n" if said else "")
+
+
 @pytest.mark.parametrize("start", [[], ["--start", "0"]])
 def test_tail_shows_no_fewer_than_none(flights: Cli, start: list[str]) -> None:
     assert "-5 is too few; at least 0" in flights.run("tail", "t", "-n", "-5", *start, code=2).stderr

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import functools
 import heapq
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 
 import jjq
+from jjq.cli import output
 from jjq.cli.arguments import (
     START_HELP,
     Commands,
@@ -71,14 +73,25 @@ def _tail(arguments: argparse.Namespace) -> int:
         columns = None if arguments.columns is None else [name.strip() for name in arguments.columns.split(",")]
         topic.select(columns)
         left = arguments.count if arguments.start is not None else None
-        writer = writer_for(arguments)
+        writer, shown = writer_for(arguments), False
         for records in _chunks(arguments, store, topic, columns):
             for record in records if left is None else records[:left]:
                 writer.write(record)
             writer.flush()
+            shown = shown or bool(records)
             if left is not None and (left := left - len(records)) <= 0:
                 break
+    # Records may lie amid what is skipped, so none to show is all that is known.
+    if not (shown or arguments.follow or arguments.json or arguments.output == "json"):
+        print(f"jjq: topic {output.plain(topic.name)} has no records to show{_instead(arguments)}", file=sys.stderr)
     return OK
+
+
+def _instead(arguments: argparse.Namespace) -> str:
+    among = "" if arguments.partition is None else f" in partition {arguments.partition}"
+    if arguments.start is None and arguments.end is None:
+        return f"{among}; --follow waits for new ones"
+    return f"{among} there; `jjq topic describe {output.plain(arguments.topic)}` says where they are"
 
 
 def _chunks(

@@ -12,6 +12,8 @@ RAW_CASES: dict[str, tuple[list[str], bytes, int, str]] = {
     "no such topic": (["raww"], b"", 1, "did you mean 'raw'"),
     "no such file": (["raw", "nothing.csv"], b"", 1, "No such file"),
     "a value for a file": (["raw", '{"a": 1}'], b"", 1, "values come from the standard input"),
+    "a long value for a file": (["raw", "x" * 5000], b"", 1, "cannot read xxx"),
+    "a long value for a topic": (["x" * 5000], b"", 2, "cannot name a topic"),
     "a compressed file": (["raw", "packed.csv.gz"], b"", 1, "is compressed: zcat"),
     "a compressed file of columns": (["raw", "packed.csv.gz", "--format", "csv"], b"", 1, "is compressed: zcat"),
     "a directory": (["raw", "."], b"", 1, "it is a directory"),

@@ -65,6 +65,34 @@ def test_an_error_says_what_to_type(flights: Cli, arguments: tuple[str, ...], st
         assert [each.name for each in store.subscribers()] == ["billing"]
 
 
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("push STORE plain", 2, "a store is named by --store STORE"),
+        ("push plain STORE", 1, "a store is named by --store STORE"),
+        ("push STORE plain in.csv", 2, "a store is named by --store STORE"),
+        ("tail STORE", 2, "a store is named by --store STORE"),
+        ("tail STORE plain", 2, "a store is named by --store STORE"),
+        ("topic list STORE", 2, "a store is named by --store STORE"),
+        ("push jjq://localhost:4750 plain", 2, "a broker is named by --broker jjq://localhost:4750"),
+        ("push plain jjq+tls://localhost:4750", 1, "a broker is named by --broker jjq+tls://localhost:4750"),
+        ("tail jjq://localhost:4750 plain", 2, "a broker is named by --broker jjq://localhost:4750"),
+    ],
+)
+def test_a_store_or_a_broker_in_the_place_of_something_else_is_called_one(
+    flights: Cli, line: str, code: int, said: str
+) -> None:
+    message = flights.error(*line.replace("STORE", str(flights.store)).split(), code=code)
+    assert said.replace("STORE", str(flights.store)) in message
+
+
+def test_a_topic_may_be_called_like_the_store(cli: Cli) -> None:
+    cli.run("topic", "create", "store")
+    cli.run("push", "store", stdin="value\n")
+    assert cli.text("tail", "store") == "value\n"
+    assert "a store is" not in cli.error("push", "store", "--partition", "9", stdin="a\n", code=2)
+
+
 def test_where_there_is_no_subscriber_it_is_said_how_one_is_made(cli: Cli) -> None:
     with cli.open() as store:
         store.create_topic("plain")

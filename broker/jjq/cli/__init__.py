@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
 from collections.abc import Sequence
 
-from jjq.cli.arguments import Misused, UsageError
+from jjq.cli.arguments import Misused, UsageError, misplaced
 from jjq.cli.commands import build_parser
 from jjq.cli.exits import ERROR, INTERRUPTED, PIPE_CLOSED, TERMINATED, USAGE, Terminated
 from jjq.cli.wording import for_command_line
-from jjq.errors import InvalidArgument, JjqError, RecordTooLarge, SchemaMismatch
+from jjq.errors import (
+    InvalidArgument,
+    InvalidName,
+    JjqError,
+    RecordTooLarge,
+    SchemaMismatch,
+    StoreNotFound,
+    SubscriberNotFound,
+    TopicNotFound,
+)
+
+_NOT_THERE = (InvalidName, StoreNotFound, SubscriberNotFound, TopicNotFound)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given[:1] == ["help"]:
         given = [*given[1:], "--help"]
     as_json = "--json" in given
+    arguments = argparse.Namespace()
     try:
         arguments = build_parser().parse_args(given)
         code: int = arguments.run(arguments)
@@ -34,7 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Misused as error:
         return _report(UsageError.code, str(error), USAGE, as_json, by="")
     except JjqError as error:
-        return _report(error.code, for_command_line(error.message), _exit_code(error), as_json)
+        said = for_command_line(error.message)
+        if isinstance(error, _NOT_THERE) and (hint := misplaced(arguments)):
+            said += hint.removeprefix(";") if said.endswith("?") else hint
+        return _report(error.code, said, _exit_code(error), as_json)
     except OSError as error:
         # Those of the store are JjqErrors: this is a file that was named, or where the output goes.
         try:

@@ -26,6 +26,9 @@ _PATIENCE_S = 5.0  # with a broker that cannot be reached, where somebody sits a
 _LONG_PATIENCE_S = 30.0  # of those that outlast a broker that is started anew
 
 
+_BROKER = re.compile(r"(jjq(?:\+tls)?:)/+")  # a Path has made one slash of two
+
+
 class UsageError(InvalidArgument):
     """The command line cannot be followed."""
 
@@ -50,7 +53,8 @@ class Parser(argparse.ArgumentParser):
         found, unknown = self.parse_known_args(args, namespace)
         parser: Parser = getattr(found, "parser", self)
         if unknown and not parser._placed(found, unknown):
-            parser.error(f"unrecognized arguments: {' '.join(unknown)}{parser._hint(unknown)}")
+            hint = misplaced(found, unknown) or parser._hint(unknown)
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return found
 
     def _placed(self, found: argparse.Namespace, unknown: Sequence[str]) -> bool:
@@ -184,6 +188,25 @@ def _place(text: str) -> str:
     if not text:
         raise InvalidArgument("it is empty; name a place, or leave the option out for the default")
     return text
+
+
+def misplaced(found: argparse.Namespace, unknown: Sequence[str] = ()) -> str:
+    """What to say where a store or a broker stands in the place of something else; nothing where none does."""
+    parser: Parser | None = getattr(found, "parser", None)
+    places = [] if parser is None else parser._get_positional_actions()
+    words = (*unknown, *(getattr(found, each.dest, None) for each in places))
+    return next((hint for each in words if isinstance(each, (str, Path)) and (hint := place_hint(each))), "")
+
+
+def place_hint(word: str | Path) -> str:
+    """How the store or the broker that a word names is given; nothing where it names none."""
+    text = str(word)
+    if scheme := _BROKER.match(text):
+        return f"; a broker is named by --broker {scheme[1]}//{text[scheme.end() :]}"
+    # Of a name that no file can have, Path.is_file would raise.
+    if text and os.path.isfile(os.path.join(text, "jjq.json")):
+        return f"; a store is named by --store {text}"
+    return ""
 
 
 def broker_url(arguments: argparse.Namespace) -> str | None:

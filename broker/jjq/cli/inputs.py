@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jjq.cli.arguments import UsageError
+from jjq.cli.arguments import UsageError, place_hint
 from jjq.errors import JjqError, RecordTooLarge, SchemaMismatch
 from jjq.fitting import first_beyond
 from jjq.jsonvalues import fitted
@@ -75,15 +75,12 @@ class Source:
             self.fd = sys.stdin.fileno() if self.path is None else os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             found = os.fstat(self.fd)
         except OSError as error:
-            values = isinstance(error, FileNotFoundError) and self.path is not None and self.path.suffix == ""
-            hint = (
-                "; this names a file, and values come from the standard input: echo VALUE | jjq push TOPIC"
-                if values
-                else ""
-            )
+            hint = "" if self.path is None else place_hint(self.path)
+            if not hint and isinstance(error, FileNotFoundError) and self.path is not None and self.path.suffix == "":
+                hint = "; this names a file, and values come from the standard input: echo VALUE | jjq push TOPIC"
             raise InputError(f"cannot read {self.name}: {error.strerror}{hint}") from error
         if stat.S_ISDIR(found.st_mode):
-            raise InputError(f"cannot read {self.name}: it is a directory")
+            raise InputError(f"cannot read {self.name}: it is a directory{place_hint(self.name)}")
         self.is_file = stat.S_ISREG(found.st_mode)
         if self.is_file and self.path is not None and (packed := _packed_by(os.pread(self.fd, 6, 0))) is not None:
             raise InputError(f"{self.name} is compressed: {packed} {self.name} | jjq push TOPIC --format ...")

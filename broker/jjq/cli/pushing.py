@@ -72,8 +72,11 @@ def _push(arguments: argparse.Namespace) -> int:
         raise UsageError("--writer and --batch go together: they say once which batch of which writer this is")
     if arguments.batch_bytes < 1:
         raise UsageError("--batch-bytes must be at least 1")
-    with _terminable(), open_store(arguments, stays=True) as store, inputs.Source(arguments.file) as source:
-        topic = _topic(store, arguments.topic)
+    with contextlib.ExitStack() as opened:
+        opened.enter_context(_terminable())
+        store = opened.enter_context(open_store(arguments, stays=True))
+        topic = _topic(store, arguments.topic)  # before the file: what is no topic may be the file
+        source = opened.enter_context(inputs.Source(arguments.file))
         tables = _tables(arguments, source, topic)
         if arguments.key is not None and topic.schema is None and _format(arguments) == "lines":
             raise UsageError("lines have no columns to take a key from; use --format json")

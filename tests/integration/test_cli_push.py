@@ -22,6 +22,15 @@ def test_a_topic_that_is_missing_says_how_to_make_it(cli: Cli) -> None:
     assert "; there are logs; `jjq topic create other` makes it" in cli.error("push", "other", code=1)
 
 
+def test_a_file_before_its_topic_is_told_to_come_after_it(cli: Cli) -> None:
+    cli.run("topic", "create", "logs")
+    (cli.directory / "in.csv").write_text("value\na\n")
+    said = "in.csv is a file, and the topic comes before it: jjq push"
+    assert f"; {said} logs in.csv" in cli.error("push", "in.csv", "logs")
+    assert f"; {said} TOPIC in.csv" in cli.error("push", "in.csv")
+    assert f"; ./{said} logs ./in.csv" in cli.error("push", "./in.csv", "logs", code=2)
+
+
 def test_a_rate_is_said_of_a_thousand_records_and_not_of_a_few(cli: Cli) -> None:
     cli.run("topic", "create", "t")
     assert re.fullmatch(r"1 record pushed to t in [\d.]+ s \(2 B\)\n", cli.text("push", "t", stdin=b"a\n"))

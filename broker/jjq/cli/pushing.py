@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import random
 import signal
 import sys
@@ -75,7 +76,7 @@ def _push(arguments: argparse.Namespace) -> int:
     with contextlib.ExitStack() as opened:
         opened.enter_context(_terminable())
         store = opened.enter_context(open_store(arguments, stays=True))
-        topic = _topic(store, arguments.topic)  # before the file: what is no topic may be the file
+        topic = _topic(store, arguments)  # before the file: what is no topic may be the file
         source = opened.enter_context(inputs.Source(arguments.file))
         tables = _tables(arguments, source, topic)
         if arguments.key is not None and topic.schema is None and _format(arguments) == "lines":
@@ -117,12 +118,20 @@ def _terminable() -> Iterator[None]:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _topic(store: jjq.Store, name: str) -> jjq.Topic:
+def _topic(store: jjq.Store, arguments: argparse.Namespace) -> jjq.Topic:
+    name = arguments.topic
     try:
         return store.topic(name)
-    except jjq.TopicNotFound as error:
+    except (jjq.InvalidName, jjq.TopicNotFound) as error:
         stop = "" if error.message.endswith("?") else ";"
-        raise jjq.TopicNotFound(f"{error.message}{stop} `jjq topic create {name}` makes it") from error
+        if os.path.isfile(name):
+            topic = "TOPIC" if arguments.file is None else arguments.file
+            hint = f"{name} is a file, and the topic comes before it: jjq push {topic} {name}"
+        elif isinstance(error, jjq.TopicNotFound):
+            hint = f"`jjq topic create {name}` makes it"
+        else:
+            raise
+        raise type(error)(f"{error.message}{stop} {hint}") from error
 
 
 def _format(arguments: argparse.Namespace) -> str:

@@ -88,8 +88,9 @@ class Parser(argparse.ArgumentParser):
         found = meant(options[0], [*self._option_string_actions, *places])
         if not found and (commands := meant(options[0], self._commands())):
             return f"; did you mean {self.prog} {either(commands)}?"
-        if not found and options[0] in _GROUPS:
-            return "; a subscriber has a position that is kept: jjq pop SUBSCRIBER"
+        for theirs, has, instead in _NOT_OURS:
+            if not found and options[0] in theirs and has in ("", *self._option_string_actions, *places):
+                return f"; {instead}"
         if found and found[0] in places:
             return f"; {found[0]} has no option before it: {' '.join((self.prog, *places))}"
         return f"; did you mean {either(found)}?" if found else ""
@@ -132,7 +133,14 @@ class Parser(argparse.ArgumentParser):
 _CHOICE = re.compile(r"argument ([^:]+): invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
 
 
-_GROUPS = ("--group", "--group-id", "--consumer-group", "-G")  # Kafka's word where no option has another for it
+# What others have and we do not, which place or option a command has that it is told to, and what is told. First Kafka's word where
+# no option has another for it.
+_NOT_OURS = (
+    (("--group", "--group-id", "--consumer-group", "-G"), "", "a subscriber has a position that is kept: jjq pop SUBSCRIBER"),
+    (("--topic", "-t"), "SUBSCRIBER", "a subscriber is of one topic, said as it is made: jjq subscriber create TOPIC SUBSCRIBER"),
+    (("--replication-factor", "--replicas", "-r"), "--partitions", "a store lies on one machine and has no replicas: leave it out"),
+    (("--config",), "--retention", "each setting has an option of its own, as --retention '7 days'"),
+)  # fmt: skip
 _LACKING = "the following arguments are required"
 
 Commands = Any  # argparse has no public name for what add_subparsers returns

@@ -61,6 +61,8 @@ from pyspark_jjq.options import parse_source
         ("ls", "did you mean topic list, subscriber list, "),
         ("rm t", "did you mean topic delete, subscriber delete or channel delete?"),
         ("segment frob", "there is no command 'frob'; there are list, "),
+        ("tail t --start -10 minutes", "A time of two words is quoted: '-10 minutes'"),
+        ("pop t s", "unrecognized arguments: s; write jjq pop SUBSCRIBER"),  # a unit, but for no number
         ("tail t another", "unrecognized arguments: another; write jjq tail TOPIC"),
     ],
 )

@@ -79,7 +79,7 @@ class Parser(argparse.ArgumentParser):
         return given == "--" or given.partition("=")[0] in self._option_string_actions
 
     def _hint(self, unknown: Sequence[str]) -> str:
-        if is_unit(unknown[0]):
+        if is_unit(unknown[0]) and self._given[self._given.index(unknown[0]) - 1][-1:].isdigit():
             return f". A time of two words is quoted: '-10 {unknown[0]}'"
         options = [each.partition("=")[0] for each in unknown if each.startswith("-")]
         places = [str(each.metavar) for each in self._get_positional_actions() if each.metavar]

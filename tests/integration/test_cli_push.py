@@ -9,9 +9,12 @@ import signal
 import threading
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from jjq.cli import main
+from jjq.headers import headers_array
 from tests.integration.conftest import Cli
 from tests.integration.pushed import records, values
 
@@ -162,6 +165,44 @@ def test_a_column_gives_the_records_their_time(cli: Cli) -> None:
     cli.run("push", "t", "--format", "json", "--timestamp", "at", "--atomic", stdin=line)
     assert [each["timestamp"] for each in cli.lines("tail", "t")] == ["2013-01-01T12:00:00.000000Z"] * 2
     assert "no column of" in cli.error("push", "t", "--format", "json", "--timestamp", "when", stdin=line, code=2)
+
+
+# --- headers ---------------------------------------------------------------------------------------------------------
+
+GIVEN = ("--header", "source=web", "-H", "source=a=b", "--header", "empty=")
+HEADERS = [["source", "web"], ["source", "a=b"], ["empty", ""]]
+
+
+@pytest.mark.parametrize("atomic", [(), ("--atomic",)], ids=["as it comes", "atomic"])
+@pytest.mark.parametrize(
+    ("format_", "data"),
+    [("lines", "a\nb\n"), ("json", '{"k": 1}\n{"k": 2}\n'), ("json", ""), ("csv", "value,key\na,k\nb,\n")],
+    ids=["lines", "json", "nothing", "csv"],
+)
+def test_headers_are_those_of_each_record(cli: Cli, format_: str, data: str, atomic: tuple[str, ...]) -> None:
+    cli.run("topic", "create", "t", "--partitions", "2")
+    pushed = cli.json("push", "t", "--format", format_, *GIVEN, *atomic, stdin=data)["records"]
+    found = cli.lines("tail", "t", "--start", "earliest")
+    assert [each["headers"] for each in found] == [HEADERS] * pushed
+    assert pushed == (2 if data else 0)
+
+
+def test_rows_of_columns_have_headers_all_at_once_or_none(cli: Cli) -> None:
+    cli.run("topic", "create", "t", "--column", "i:int32")
+    push = ("push", "t", "--format", "json", *GIVEN)
+    assert "get headers all at once: add --atomic" in cli.error(*push, stdin='{"i": 1}\n', code=2)
+    cli.run(*push, "--writer", "w", "--batch", "1", stdin='{"i": 1}\n{"i": 2}\n')
+    assert [each["headers"] for each in cli.lines("tail", "t")] == [HEADERS] * 2
+
+
+@pytest.mark.parametrize("atomic", [(), ("--atomic",)], ids=["as it comes", "atomic"])
+def test_headers_that_a_file_has_are_not_replaced(cli: Cli, atomic: tuple[str, ...]) -> None:
+    cli.run("topic", "create", "t")
+    table = pa.table({"value": [b"a"], "headers": headers_array([[("own", b"1")]])})
+    parquet.write_table(table, cli.directory / "in.parquet")
+    assert "has a column of headers" in cli.error("push", "t", "in.parquet", *GIVEN, *atomic, code=2)
+    cli.run("push", "t", "in.parquet", *atomic)
+    assert [each["headers"] for each in cli.lines("tail", "t")] == [[["own", "1"]]]
 
 
 # --- all or nothing, and once ----------------------------------------------------------------------------------------

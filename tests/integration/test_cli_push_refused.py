@@ -41,6 +41,9 @@ RAW_CASES: dict[str, tuple[list[str], bytes, int, str]] = {
     "a writer without a batch": (["raw", "--writer", "w"], b"x\n", 2, "go together"),
     "a bad writer": (["raw", "--writer", "../w", "--batch", "1"], b"x\n", 2, "cannot name a writer"),
     "a bad size": (["raw", "--batch-bytes", "lots"], b"x\n", 2, "is no size"),
+    "a header without a value": (["raw", "--header", "source"], b"x\n", 2, "'source' is no header; write NAME=VALUE"),
+    "a header without a name": (["raw", "-H", "=web"], b"x\n", 2, "'=web' is no header; write NAME=VALUE"),
+    "headers that are too long": (["raw", "-H", f"a={'x' * 5000}"], b"x\n", 1, "the topic takes up to 4,096"),
     "a line that is too long": (["raw"], b"x" * 5000 + b"\n", 1, "5,000 bytes, the topic takes up to 4,096"),
     "a time that the broker gives": (["raw", "--timestamp", "at"], b"x\n", 2, "is no column"),
 }

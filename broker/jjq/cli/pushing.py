@@ -20,7 +20,8 @@ from jjq.cli import inputs, output
 from jjq.cli.arguments import Commands, UsageError, add_command, open_store, typed, whole
 from jjq.cli.exits import OK, Terminated
 from jjq.cli.progress import Progress
-from jjq.errors import JjqError
+from jjq.errors import InvalidArgument, JjqError
+from jjq.headers import check_headers, headers_array
 from jjq.values import size
 
 _RATED = 1000  # records; with fewer a rate tells of the start of a process, or of who typed them
@@ -29,7 +30,7 @@ _RATED = 1000  # records; with fewer a rate tells of the start of a process, or 
 def add_commands(commands: Commands) -> None:
     parser = add_command(
         commands, "push", _push, "append records from a file or the standard input",
-        "  echo hello | jjq push events\n"
+        "  echo hello | jjq push events --header source=web\n"
         "  tail -f app.log | jjq push logs\n"
         "  jjq push flights flights.csv --key carrier --null NA\n"
         "  jjq push flights more.parquet --atomic\n"
@@ -49,6 +50,10 @@ def add_commands(commands: Commands) -> None:
     parser.add_argument(
         "--timestamp", metavar="COLUMN", help="the column with the records' time, in a topic with --timestamps producer"
     )
+    parser.add_argument(
+        "--header", "-H", action="append", type=typed(_header), metavar="NAME=VALUE",
+        help="a header of each record; repeat it for several. In a topic with columns it needs --atomic",
+    )  # fmt: skip
     parser.add_argument("--delimiter", metavar="CHAR", help="of CSV (default: a comma; a tab, or \\t, for .tsv)")
     parser.add_argument(
         "--null", action="append", metavar="TEXT",
@@ -68,6 +73,15 @@ def add_commands(commands: Commands) -> None:
     )
 
 
+def _header(text: str) -> tuple[str, bytes | None]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise InvalidArgument(f"{text!r} is no header; write NAME=VALUE, for example source=web")
+    pairs = check_headers([(name, value.encode(errors="surrogateescape"))])
+    assert pairs is not None
+    return pairs[0]
+
+
 def _push(arguments: argparse.Namespace) -> int:
     if (arguments.writer is None) != (arguments.batch is None):
         raise UsageError("--writer and --batch go together: they say once which batch of which writer this is")
@@ -78,10 +92,12 @@ def _push(arguments: argparse.Namespace) -> int:
         store = opened.enter_context(open_store(arguments, stays=True))
         topic = _topic(store, arguments)  # before the file: what is no topic may be the file
         source = opened.enter_context(inputs.Source(arguments.file))
+        atomic = arguments.atomic or arguments.writer is not None
+        if arguments.header and topic.schema is not None and not atomic:
+            raise UsageError(f"topic {topic.name} has columns, and its records get headers all at once: add --atomic")
         tables = _tables(arguments, source, topic)
         if arguments.key is not None and topic.schema is None and _format(arguments) == "lines":
             raise UsageError("lines have no columns to take a key from; use --format json")
-        atomic = arguments.atomic or arguments.writer is not None
         with Progress(f"push {topic.name}", source.size, quiet=arguments.json) as progress:
             push = _push_atomically if atomic else _push_as_it_comes
             result = push(arguments, store, topic, source, tables, progress)
@@ -175,6 +191,8 @@ def _push_as_it_comes(
             if arguments.partition is None and arguments.key is None:
                 count = topic.partitions
                 place = min(range(count), key=lambda p: (pushed(p), (p - first) % count))
+            if arguments.header:  # of plain values, whose table has them as a column
+                table = table.append_column("headers", _headers(arguments, topic, source, table))
             positions = topic.push_table(table, key=key, partition=place, timestamp=arguments.timestamp)
             for each in positions.ranges:
                 if each.start < 0:
@@ -211,7 +229,8 @@ def _push_atomically(
                     if arguments.timestamp not in table.schema.names:
                         raise UsageError(f"--timestamp {arguments.timestamp} is no column of {source.name}")
                     stamps = table.column(arguments.timestamp)
-                stage.write(topic, table, partition=arguments.partition, key=key, timestamps=stamps)
+                headers = _headers(arguments, topic, source, table) if arguments.header else None
+                stage.write(topic, table, partition=arguments.partition, key=key, headers=headers, timestamps=stamps)
                 records += len(table)
                 progress.show(source.read, records)
             staged = stage.finish()
@@ -223,6 +242,13 @@ def _push_atomically(
     spans = done.positions.get(topic.name, {})
     partitions = {p: {"records": end - start, "first": start, "last": end - 1} for p, (start, end) in spans.items()}
     return _result(topic, 0 if done.duplicate else records, source, partitions, duplicate=done.duplicate)
+
+
+def _headers(arguments: argparse.Namespace, topic: jjq.Topic, source: inputs.Source, table: pa.Table) -> pa.Array:
+    """Those that are given, once for each row."""
+    if topic.schema is None and "headers" in table.schema.names:
+        raise UsageError(f"{source.name} has a column of headers; leave --header out")
+    return headers_array([arguments.header]).take(pa.repeat(0, len(table)))
 
 
 def _result(

@@ -16,12 +16,16 @@ from typing import Any
 import pytest
 
 import jjq
+from jjq import model, objects, reports
+from jjq.batch import PushFuture
 from jjq.config import TopicConfig
 from jjq.errors import JjqError
 from jjq.log import format as fmt
 from jjq.log import waiting
+from jjq.producer import Producer
 from jjq.pubsub import PubSub
 from jjq.schema import METADATA_TYPES
+from jjq.staging import Stage
 from tests.examples import blocks, python_blocks, run_block
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,6 +93,45 @@ def test_signatures_are_those_of_the_code() -> None:
     ]
     (block,) = re.findall(r"```text\n(.*?)```", section(page("docs/python.md"), "Signatures"), re.DOTALL)
     assert [" ".join(each.split()) for each in re.split(r"\n+(?! )", block.strip())] == wanted
+
+
+_VALUES = {
+    name: kind
+    for module in (model, objects, reports)
+    for name, kind in vars(module).items()
+    if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")
+}
+_INSIDE = {"Segment"}  # a slice's hint where its records lay, and nobody's to read
+
+
+def returned() -> list[str]:
+    """The values that public calls return, and those that these have within them."""
+    kinds: list[type] = [jjq.Store, jjq.Topic, jjq.Subscriber, jjq.Channel, Producer, PushFuture, Stage]
+    calls = [each for kind in kinds for name, each in vars(kind).items() if callable(each) and not name.startswith("_")]
+    said = [*jjq.__all__, *(str(inspect.signature(each).return_annotation) for each in calls)]
+    found: set[str] = set()
+    while new := {word for text in said for word in re.findall(r"\w+", text)} & _VALUES.keys() - found - _INSIDE:
+        found |= new
+        said = [str(each) for name in new for each in _VALUES[name].__annotations__.values()]
+    return sorted(found)
+
+
+def facts_of(kind: Any) -> list[str]:
+    """The fields of a value, and what it says by properties."""
+    said = [name for name, each in vars(kind).items() if isinstance(each, property) and not name.startswith("_")]
+    return [*(name for name in getattr(kind, "__annotations__", ()) if not name.startswith("_")), *said]
+
+
+@pytest.mark.parametrize("name", returned())
+def test_every_field_of_what_calls_return_is_documented(name: str) -> None:
+    rows = {row[0].strip("`"): row[2] for row in table_rows(section(page("docs/python.md"), "What calls return"))}
+    assert name in rows
+    assert [each for each in facts_of(_VALUES[name]) if not is_named(each, rows[name])] == []
+
+
+def test_only_what_calls_return_is_among_it() -> None:
+    rows = table_rows(section(page("docs/python.md"), "What calls return"))
+    assert {row[0].strip("`") for row in rows} == {*returned(), "Delivery", "Positions"}  # which are no plain values
 
 
 def errors(kind: type[JjqError] = JjqError) -> Iterator[type[JjqError]]:

@@ -226,14 +226,27 @@ def test_altering_changes_settings_and_adds_columns(cli: Cli) -> None:
     assert "nothing to alter" in cli.error("topic", "alter", "t", code=2)
 
 
+def test_altering_a_topic_to_what_it_is_says_that_nothing_was_changed(cli: Cli) -> None:
+    cli.run("topic", "create", "t", "--column", "a:int32", "--retention", "7 days", "--retention-waits", "all")
+    same = "topic t is so already, nothing was changed: 1 partition, a int32; "
+    for given in (
+        ("--add-column", "a:int32"), ("--retention", "7 days"), ("--partitions", "1"), ("--compression", "none"),
+        ("--retention-waits", "all"), ("--add-column", "a:int32", "--sync", "always"),
+    ):  # fmt: skip
+        assert cli.text("topic", "alter", "t", *given).startswith(same), given
+    for given in (("--add-column", "a:int32", "--add-column", "b:string"), ("--retention", "none")):
+        assert cli.text("topic", "alter", "t", *given).startswith("topic t altered: 1 partition, a int32, b string; ")
+    assert "cannot become" in cli.error("topic", "alter", "t", "--add-column", "a:int64")
+
+
 def test_partitions_are_added_and_never_taken_away(cli: Cli) -> None:
     cli.run("topic", "create", "t", "--partitions", "2")
     cli.run("subscriber", "create", "t", "s", "--start", "latest")
     altered = cli.json("topic", "alter", "t", "--partitions", "4", "--retention", "1 day")
     assert (len(altered["partitions"]), altered["config"]["retention_us"]) == (4, 86_400_000_000)
-    assert "topic t altered: 4 partitions, plain values; " in cli.text("topic", "alter", "t", "--partitions", "4")
+    assert "topic t altered: 5 partitions, plain values; " in cli.text("topic", "alter", "t", "--partitions", "5")
     assert "; sync always, kept 7 d\n" in cli.text("topic", "alter", "t", "--retention", "7 days")
-    assert "has 4 partitions and cannot have fewer" in cli.error("topic", "alter", "t", "--partitions", "3", code=2)
+    assert "has 5 partitions and cannot have fewer" in cli.error("topic", "alter", "t", "--partitions", "3", code=2)
     cli.error("topic", "alter", "t", "--partitions", "0", code=2)
     cli.run("push", "t", "--partition", "3", stdin="new\n")
     assert cli.json("pop", "s")["value"] == "new"

@@ -285,9 +285,14 @@ def _alter(arguments: argparse.Namespace) -> int:
         raise UsageError("nothing to alter: give a setting, --add-column or --partitions")
     columns = pa.schema(arguments.add_column) if arguments.add_column else None
     with open_store(arguments) as store:
+        before = _what_alters(store.topic(arguments.topic))
         topic = store.alter_topic(arguments.topic, partitions=arguments.partitions, add_columns=columns, **settings)
-        _answer(arguments, topic, "altered")
+        _answer(arguments, topic, "altered" if _what_alters(topic) != before else "is so already, nothing was changed")
     return OK
+
+
+def _what_alters(topic: jjq.Topic) -> object:
+    return topic.partitions, topic.schema, topic.config
 
 
 def _empty(arguments: argparse.Namespace) -> int:

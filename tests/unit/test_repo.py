@@ -26,13 +26,13 @@ def files() -> list[Path]:
 
 # A number, and words of which there may be one: that is what `jjq.values.counted` is for.
 NUMBERED = re.compile(
-    r"(?:%d|\{[^{}']*\}) (?:rows|records|micro-batches|segments|partitions|columns|files|attempts|problems|batches)\b(?!/)"
+    r"(?:%d|\{[^{}']*\}) (?:rows|records|micro-batches|segments|partitions|columns|files|attempts|problems|batches|tokens|deliveries|subscriptions|topics)\b(?!/)"
 )
 # Where there is never one, where it stands in a column, and in a comment of an event stream.
 NEVER_ONE = {
     "{len(found)} segments", "{rows} records", "{len(reader)} batches", "{row[2]} partitions", "{written.row.partitions} partitions",
     "{batch.num_columns:,} columns", "{MOST_COLUMNS:,} columns", "{MOST_AWAITED} partitions", "{count:,} partitions", "%d files",
-    "{rows:9,} records", "{lost} records", "{len(written)} files", "{len(self.schema)} columns",
+    "{rows:9,} records", "{asked} deliveries", "{len(found):,} topics", "{len(written)} files", "{len(self.schema)} columns",
 }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from jjq.errors import Forbidden, JjqError, SubscriberNotFound, TooManyRequests,
 from jjq.interest import glob
 from jjq.server.settings import ServerSettings
 from jjq.server.tokens import ACTIONS, Token, TokenFile, hashed
+from jjq.values import counted
 
 ANY = "any"  # beside the actions: the right to any of them
 ANYBODY = "anybody"  # the caller's name where there are no tokens
@@ -190,7 +191,7 @@ class Guard:
         self._read(self._seen)
 
     def __repr__(self) -> str:
-        return f"<Guard {'open' if self._tokens is None else f'{len(self._tokens)} tokens'}>"
+        return f"<Guard {'open' if self._tokens is None else counted(len(self._tokens), 'token')}>"
 
     @property
     def needs_tokens(self) -> bool:
@@ -288,7 +289,7 @@ class Guard:
         with self._mutex:
             if self._subscriptions >= self._settings.max_subscriptions:
                 raise TooManyRequests(
-                    f"there are {self._subscriptions} subscriptions, as many as this broker takes (max_subscriptions)",
+                    f"{counted(self._subscriptions, 'subscription is', 'subscriptions are')} open, as many as this broker takes (max_subscriptions)",
                     retry_after=1.0,
                 )
             self._subscriptions += 1

@@ -26,6 +26,7 @@ from jjq.server.rights import get_channel
 from jjq.server.waiting import look_until
 from jjq.stats import Damaged, those_there
 from jjq.store import Store
+from jjq.values import counted
 
 table = Table("Channels")
 
@@ -332,8 +333,8 @@ def _settle(request: Request, method: str, ids: Sequence[str], options: Mapping[
         settled += len(own)
     if rest:
         raise RequestError(
-            f"{len(rest)} of {len(ids)} deliveries are not in hand: they were settled, timed out, or never were; the others "
-            f"are settled",
+            f"{len(rest)} of {counted(len(ids), 'delivery', 'deliveries')} {'is' if len(rest) == 1 else 'are'} not in hand: settled "
+            f"before, timed out, or never there; the others are settled",
             "delivery_expired",
         )
     return {"settled": settled}

@@ -23,6 +23,7 @@ from jjq.server.http_records import RECORD, instant, record_json, value_for
 from jjq.server.http_requests import Json, Receive, Request, Scope, Send
 from jjq.server.rights import check_may_read_object
 from jjq.topic import Topic
+from jjq.values import counted
 
 table = Table("Objects")
 
@@ -144,7 +145,7 @@ def _range_of(text: str | None, size: int) -> tuple[int, int]:
         if last and int(last) < start:
             return 0, size  # no range at all
     if start >= end and size:
-        raise RequestError(f"the object has {size:,} bytes, and nothing in this range", "invalid_request")
+        raise RequestError(f"the object has {counted(size, 'byte')}, and nothing in this range", "invalid_request")
     return start, end
 
 

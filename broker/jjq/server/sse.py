@@ -19,6 +19,7 @@ from jjq.server.feeds import Chunk, Encoding, Keep, TopicFeed, TopicNews
 from jjq.server.http_errors import body_of
 from jjq.server.http_requests import Parts, Receive, Request, Scope, Send
 from jjq.topic import Topic
+from jjq.values import counted
 
 log = logging.getLogger("jjq.server.http")
 
@@ -326,7 +327,7 @@ class TopicSource:
             data = chunk.joined(position, self.keep, self.positions, around)
         lost = min(chunk.first, chunk.end) - position
         if lost > 0:
-            data = f": {lost} records are gone\n\n".encode() + data
+            data = f": {counted(lost, 'record is gone', 'records are gone')}\n\n".encode() + data
         self.positions[chunk.partition] = max(position, chunk.end)
         return data
 

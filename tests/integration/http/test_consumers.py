@@ -115,7 +115,7 @@ def test_what_one_consumer_has_no_more_does_not_keep_anothers_from_being_settled
     assert len(ids) == 3
     answer = front.client.post(f"{path}/ack", json={"deliveries": ids})
     assert (answer.status_code, answer.json()["code"]) == (409, "delivery_expired")
-    assert answer.json()["message"].startswith("1 of 3 deliveries")
+    assert answer.json()["message"].startswith("1 of 3 deliveries is not in hand: ")
     counts = front.json("GET", path)["counts"]
     assert (counts["acked"], counts["in_flight"], counts["depth"]) == (2, 0, 0)
 

@@ -152,19 +152,20 @@ def test_nothing_is_missed_or_twice_however_often_a_client_is_cut_off(front: Fro
     assert sorted(seen) == sorted((name, i) for name in names for i in range(each))
 
 
-def test_what_retention_took_is_said_and_passed_over(front: Front) -> None:
+@pytest.mark.parametrize(("lost", "said"), [(1, "1 record is gone"), (4, "4 records are gone")])
+def test_what_retention_took_is_said_and_passed_over(lost: int, said: str, front: Front) -> None:
     topic = front.store.create_topic("t")
     front.store.create_topic("u").push(b"u")
-    topic.push_many([b"x"] * 5)
+    topic.push_many([b"x"] * (lost + 1))
     place = page(front, "*", start="earliest", max=2)["next"]
     topic.empty()
     topic.push(b"y")
     with front.stream("/api/stream?topics=*", headers={"Last-Event-ID": place}) as events:
         assert values(events, 1) == ["y"]
-        assert events.comments[1:] == ["4 records are gone"]
+        assert events.comments[1:] == [said]
     found = page(front, "*", start=place)
     assert [each["value"] for each in found["records"]] == ["y"]
-    assert found["lost"] == [{"topic": "t", "partition": 0, "lost": 4, "earliest": 5}]
+    assert found["lost"] == [{"topic": "t", "partition": 0, "lost": lost, "earliest": lost + 1}]
     assert page(front, "*", start=found["next"])["lost"] == []
 
 

@@ -4,9 +4,9 @@
 import jjq
 
 with jjq.open("data/jjq") as store:
-    events = store.create_topic("events", exist_ok=True)
-    position = events.push(b"hello", key=b"greeting")
-    events.to_pandas()
+    greetings = store.create_topic("greetings", exist_ok=True)
+    position = greetings.push(b"hello", key=b"greeting")
+    greetings.to_pandas()
 ```
 """
 

@@ -25,6 +25,7 @@ from jjq.log import waiting
 from jjq.producer import Producer
 from jjq.pubsub import PubSub
 from jjq.schema import METADATA_TYPES
+from jjq.server.settings import ServerSettings
 from jjq.staging import Stage
 from tests.examples import blocks, python_blocks, run_block
 
@@ -242,6 +243,13 @@ def test_examples_run_in_order(name: str, tmp_path: Path, monkeypatch: pytest.Mo
             path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
             environment = os.environ | {"PATH": path, "JJQ_STORE": "data/jjq"}
             subprocess.run(["sh", "-euc", block.code], env=environment, check=True)
+
+
+def test_no_example_makes_a_topic_by_the_name_that_the_brokers_events_have() -> None:
+    """Where one reads on with the same store, `/api/events` would be refused."""
+    name = ServerSettings(store="data/jjq").events_topic
+    made = re.compile(rf"create_topic\(.{name}\b|topic create {name}\b")
+    assert [str(path) for path in PAGES if made.search(path.read_text(encoding="utf-8"))] == []
 
 
 # --- bytes -----------------------------------------------------------------------------------------------------------

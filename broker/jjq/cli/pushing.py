@@ -30,7 +30,7 @@ _RATED = 1000  # records; with fewer a rate tells of the start of a process, or 
 def add_commands(commands: Commands) -> None:
     parser = add_command(
         commands, "push", _push, "append records from a file or the standard input",
-        "  echo hello | jjq push events --header source=web\n"
+        "  echo hello | jjq push greetings --header source=web\n"
         "  tail -f app.log | jjq push logs\n"
         "  jjq push flights flights.csv --key carrier --null NA\n"
         "  jjq push flights more.parquet --atomic\n"

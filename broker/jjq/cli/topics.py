@@ -67,7 +67,7 @@ def add_commands(commands: Commands) -> None:
 
     parser = add_command(
         group, "create", _create, "make a topic, and the store if there is none",
-        "  jjq topic create events\n"
+        "  jjq topic create greetings\n"
         "  jjq topic create flights --partitions 4 --column carrier:string --column delay:int32 --retention '7 days'\n"
         "  jjq topic create weather --schema-from weather.csv --column visib:double",
     )  # fmt: skip
@@ -113,7 +113,7 @@ def add_commands(commands: Commands) -> None:
 
     parser = add_command(
         group, "empty", _empty, "let go of every record; offsets go on, subscribers skip to there",
-        "  jjq topic empty events --yes",
+        "  jjq topic empty greetings --yes",
     )  # fmt: skip
     parser.add_argument("topic", metavar="TOPIC")
     add_yes(parser)
@@ -123,7 +123,7 @@ def add_commands(commands: Commands) -> None:
         "delete",
         _delete,
         "delete a topic, its records, its subscribers and its channels",
-        "  jjq topic delete events --yes",
+        "  jjq topic delete greetings --yes",
     )
     parser.add_argument("topic", metavar="TOPIC")
     add_yes(parser)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
 from typing import Any
@@ -96,15 +96,16 @@ class TopicConfig:
         known = {field.name for field in fields(cls)}
         return cls(**{name: value for name, value in values.items() if name in known})
 
-    def changed(self, settings: Mapping[str, Any]) -> TopicConfig:
-        """With settings as a caller gives them; raises InvalidArgument, also for an unknown name."""
-        return replace(self, **normalise(settings))
+    def changed(self, settings: Mapping[str, Any], beside: Sequence[str] = ()) -> TopicConfig:
+        """With settings as a caller gives them; raises InvalidArgument, also for an unknown name, which may be meant for one of
+        the caller's arguments `beside` them."""
+        return replace(self, **normalise(settings, beside))
 
 
 _DURATIONS = {"segment_age": "segment_age_us", "retention": "retention_us"}
 
 
-def normalise(settings: Mapping[str, Any]) -> dict[str, Any]:
+def normalise(settings: Mapping[str, Any], beside: Sequence[str] = ()) -> dict[str, Any]:
     """Durations (`retention`, `segment_age`) become microseconds, sizes bytes; unknown names are refused with the nearest one."""
     known = {field.name for field in fields(TopicConfig)} - set(_DURATIONS.values())
     result: dict[str, Any] = {}
@@ -118,8 +119,9 @@ def normalise(settings: Mapping[str, Any]) -> dict[str, Any]:
         elif name in known:
             result[name] = size(value, name) if name.endswith("_bytes") and isinstance(value, str) else value
         else:
-            hint = did_you_mean(name, [*known, *_DURATIONS, "partitions"], "'")
-            raise InvalidArgument(f"a topic has no setting {name!r}{hint and '; ' + hint}")
+            names = sorted({*known, *_DURATIONS, *beside})
+            hint = did_you_mean(name, names, "'") or f"there are {', '.join(names)}"
+            raise InvalidArgument(f"a topic has no setting {name!r}; {hint}")
     return result
 
 

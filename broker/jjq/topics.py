@@ -56,7 +56,7 @@ def create(
     flag(exist_ok, "exist_ok")
     if name.endswith(EPHEMERAL):
         settings = {"ephemeral": True, **settings}
-    config = ephemeral.settle(TopicConfig().changed(settings), store.boot_id)
+    config = ephemeral.settle(TopicConfig().changed(settings, ("partitions", "schema", "exist_ok")), store.boot_id)
     count = check_partitions(1 if partitions is None else partitions)
     checked = None if schema is None else check_schema(schema)
     known = store.catalog.topic(name)
@@ -195,7 +195,7 @@ def alter(
     """See `Store.alter_topic`."""
     wanted = None if partitions is None else check_partitions(partitions)
     with _all_locked(store, topic) as logs:
-        config = topic.config.changed(settings)
+        config = topic.config.changed(settings, ("partitions", "add_columns"))
         schema, version = topic.schema, topic.schema_version
         if added is not None:
             schema = add_columns(topic.schema, added)

@@ -45,7 +45,7 @@ _SYNONYMS = {
     "cat": "tail", "dump": "tail", "export": "tail", "import": "push", "load": "push",
     "produce": "push", "write": "push", "send": "push", "start": "serve", "run": "serve", "doctor": "verify",
     "consoleconsumer": "tail", "consoleproducer": "push", "lag": "list subscriber",
-    "reset": "seek", "show": "describe list", "set": "alter", "update": "alter", "compact": "maintain", "vacuum": "maintain",
+    "reset": "seek", "show": "describe list", "describe": "show list", "set": "alter", "update": "alter", "compact": "maintain", "vacuum": "maintain",
 }  # fmt: skip
 _NEAR = 0.7  # of difflib: `prot` is near `port` (0.75), and `since` is not near `json`
 

@@ -302,6 +302,14 @@ def test_no_answer_has_a_path_or_a_traceback(front: Front, monkeypatch: pytest.M
             "/api/topics/t/records?strat=1",
             "GET /api/topics/{topic}/records has no parameter 'strat'; did you mean 'start'?",
         ),
+        (
+            "/api/topics/t/records?limit=5",
+            "GET /api/topics/{topic}/records has no parameter 'limit'; did you mean 'max'?",
+        ),
+        (
+            "/api/topics/t/records?count=5",
+            "GET /api/topics/{topic}/records has no parameter 'count'; did you mean 'max'?",
+        ),
         ("/api/topics?exist=1", "GET /api/topics has no parameter 'exist'"),
     ],
 )

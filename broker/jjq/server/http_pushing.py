@@ -56,6 +56,7 @@ _MANY = {
         "atomic": {"type": "boolean", "description": "All of them at once, also over several partitions, or none."},
     },
 }  # fmt: skip
+_FORMS = 'must be {"value": ...}, where the row of a topic with a schema is the value, or for several {"records": [{"value": ...}, ...]}'
 _PUSHED = {
     "type": "object", "required": ["records", "dropped", "positions", "ranges"],
     "properties": {
@@ -186,6 +187,8 @@ def _push_document(request: Request, data: bytes) -> Positions:
     """All of it in a thread: of a large body each step would hold up the loop."""
     found = parse_json(data)
     many = isinstance(found, dict) and "records" in found
+    if not many and (not isinstance(found, dict) or "value" not in found):  # a bare row, or a bare list of records
+        raise RequestError(f"the body {_FORMS}, not {shown(found)}")
     check(found, _MANY if many else NEW_RECORD, "the body")
     records = found["records"] if many else [found]
     request.caller.spend(len(records), len(data))

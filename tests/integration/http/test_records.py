@@ -308,6 +308,16 @@ def test_what_is_no_record_in_json_is_refused(front: Front, body: bytes) -> None
     assert (status, code) == (400, "invalid_request")
 
 
+@pytest.mark.parametrize("body", [[{"value": "a"}], {"values": ["a"]}, {"carrier": "AA"}, "a", {}])
+def test_json_that_is_no_record_is_told_what_one_is(front: Front, body: Any) -> None:
+    front.store.create_topic("t")
+    answer = front.client.post("/api/topics/t/records", json=body)
+    assert answer.status_code == 400
+    message = answer.json()["message"]
+    assert message.startswith('the body must be {"value": ...}, where the row of a topic with a schema is the value, ')
+    assert '{"records": [{"value": ...}, ...]}' in message
+
+
 def test_one_bad_record_among_those_that_gathered_fails_alone(front: Front) -> None:
     front.store.create_topic("t", max_record_bytes=100)
     plain = {"content-type": "text/plain"}

@@ -31,6 +31,12 @@ _NETWORK = {
 }  # fmt: skip
 
 
+_BROKER = "jjq.connect, --broker and Spark's option broker take brokers"
+_INSTEAD = {
+    "jjq": _BROKER, "jjq+tls": _BROKER, "http": f"{_BROKER}, as jjq://host:port", "https": f"{_BROKER}, as jjq+tls://host:port",
+    "file": "write the path alone",
+}  # fmt: skip
+_OTHERS = "it lies on a local disk, and on other machines behind a broker (jjq.connect)"
 _URL = re.compile(r"[A-Za-z][\w+.-]+:/")  # a Path has made one slash of two
 
 
@@ -42,7 +48,7 @@ def directory_of(given: object) -> Path:
         raise InvalidArgument(f"a store is a directory's path, not {shown(given)}")
     if _URL.match(text):  # as a path it would be a directory named `jjq:` where the program happens to run
         raise InvalidArgument(
-            f"a store is a directory's path, not {shown(text)}; jjq.connect, --broker and Spark's option broker take brokers"
+            f"a store is a directory's path, not {shown(text)}; {_INSTEAD.get(text.partition(':')[0].lower(), _OTHERS)}"
         )
     return Path(without_home(text)).absolute()  # which may be asked again: `./~x` has become a path of `~x`
 

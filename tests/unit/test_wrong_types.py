@@ -144,6 +144,19 @@ def test_an_address_is_no_directory(url: str, tmp_path: Path, monkeypatch: pytes
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("file:///data/jjq", "write the path alone"),
+        ("s3://bucket/store", "on a local disk"),
+        ("https://host:4751", r"brokers, as jjq\+tls://host:port"),
+    ],
+)
+def test_an_address_is_told_what_it_would_be_here(url: str, says: str) -> None:
+    with pytest.raises(jjq.InvalidArgument, match=says):
+        jjq.open(url)
+
+
 @pytest.mark.parametrize("path", ["~", "~/store", "~somebody/store"])
 def test_a_home_directory_is_not_made_where_the_program_runs(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

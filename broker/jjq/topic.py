@@ -42,7 +42,7 @@ from jjq.schema import METADATA_TYPES, RAW, first_larger, no_column, to_bytes
 from jjq.skipping import check_on_data_loss, plan_past, plan_whole, read_past, resolve_past
 from jjq.staging import partition_of
 from jjq.start import Edge, check_order, offset_of, parse_for
-from jjq.values import MOST, each_of, flag, shown, whole
+from jjq.values import each_of, flag, shown, time_us, whole
 
 if TYPE_CHECKING:
     from jjq.store import Store
@@ -331,7 +331,7 @@ class Topic:
 
     def offset_for_timestamp(self, ts_us: int) -> dict[int, int | None]:
         """By partition the first offset whose timestamp is at least `ts_us` (microseconds), None if there is none."""
-        whole(ts_us, "a timestamp in microseconds", -MOST)
+        time_us(ts_us)
         self.catch_up()
         reader = self.reader
         return {partition: reader.seek_time(partition, ts_us) for partition in range(self.partitions)}

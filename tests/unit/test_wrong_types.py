@@ -1,6 +1,7 @@
 """Values of a wrong type, where lists, tables and handles are asked for: each an error of jjq's own that says what is wanted."""
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,14 @@ def test_an_address_is_no_directory(url: str, tmp_path: Path, monkeypatch: pytes
 def test_an_address_is_told_what_it_would_be_here(url: str, says: str) -> None:
     with pytest.raises(jjq.InvalidArgument, match=says):
         jjq.open(url)
+
+
+@pytest.mark.parametrize("time", ["2020-01-01T00:00:00Z", datetime(2020, 1, 1, tzinfo=UTC)])
+def test_a_time_for_a_number_of_microseconds_is_told_what_takes_it(store: jjq.Store, time: Any) -> None:
+    topic = store.topic("t")
+    with pytest.raises(jjq.InvalidArgument, match=r"microseconds since 1970, .* resolve takes a time"):
+        topic.offset_for_timestamp(time)
+    assert topic.resolve(time) == {0: 0}
 
 
 @pytest.mark.parametrize("path", ["~", "~/store", "~somebody/store"])

@@ -25,7 +25,7 @@ from jjq.model import PartitionOffsets, Position, Record, SegmentInfo, Slice
 from jjq.records import METADATA, to_records
 from jjq.schema import RAW
 from jjq.topic import Headers, Timestamp, Topic
-from jjq.values import MOST, counted, each_of, whole
+from jjq.values import MOST, counted, each_of, time_us
 from jjq.wire import Ticket
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class RemoteTopic(Topic):
         return [PartitionOffsets(*each) for each in self._ask("offsets")]
 
     def offset_for_timestamp(self, ts_us: int) -> dict[int, int | None]:
-        whole(ts_us, "a timestamp in microseconds", -MOST)
+        time_us(ts_us)
         return dict(self._ask("offset_for_timestamp", ts_us=ts_us))
 
     def resolve(

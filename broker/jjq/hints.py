@@ -33,7 +33,7 @@ _SYNONYMS = {
     "max": "count", "maxmessages": "count max", "maxrecords": "count max maxoffsetspertrigger", "number": "count", "f": "follow format", "watch": "follow interval", "tail": "follow tail",
     "wait": "timeout follow", "timeoutms": "timeout", "block": "timeout", "p": "partition partitions",
     "fields": "columns column schema addcolumns", "columns": "column schema addcolumns", "select": "columns",
-    "schema": "column schemafrom", "k": "key", "keyfield": "key keycolumn",
+    "schema": "column schemafrom addcolumns", "k": "key", "keyfield": "key keycolumn",
     "key": "keycolumn", "keycol": "keycolumn key", "partitionkey": "keycolumn key", "numpartitions": "partitions", "shards": "partitions",
     "separator": "delimiter", "sep": "delimiter", "out": "output", "outputformat": "output", "pretty": "output",
     "force": "yes", "y": "yes", "ifnotexists": "existok", "retentionms": "retention", "ttl": "retention expires",

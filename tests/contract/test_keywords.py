@@ -18,6 +18,7 @@ WRONG: dict[str, tuple[Callable[[jjq.Store, Any], object], str]] = {
         "a topic has no setting .* did you mean 'retention_bytes' or 'retention_segments'?",
     ),
     "add_column": (lambda store, wrong: store.alter_topic("t", **wrong), "a topic has no setting .* did you mean 'add_columns'?"),
+    "schema": (lambda store, wrong: store.alter_topic("t", **wrong), "a topic has no setting .* did you mean 'add_columns'?"),
     "replication_factor": (lambda store, wrong: store.create_topic("n", **wrong), "a topic has no setting .* there are boot_id, "),
     "batch_size": (lambda store, wrong: store.producer(**wrong), "Producer .* did you mean batch_bytes?"),
     "decode": (lambda store, wrong: store.pubsub(**wrong), "PubSub .* there are decode_responses, "),

@@ -201,6 +201,17 @@ def test_settings_are_taken_with_units_and_shown(cli: Cli) -> None:
     assert "7 d or 2.0 GiB" in cli.text("topic", "list")
 
 
+def test_a_topic_is_described_with_its_subscribers_and_channels(cli: Cli) -> None:
+    """Both go with it when it is deleted."""
+    cli.text("topic", "create", "t")
+    cli.text("subscriber", "create", "t", "audit")
+    cli.text("channel", "create", "t", "work")
+    cli.text("channel", "create", "t", "mail")
+    found = cli.json("topic", "describe", "t")
+    assert (found["subscribers"], found["channels"]) == (["audit"], ["mail", "work"])
+    assert "\nchannels     mail, work\n" in cli.text("topic", "describe", "t")
+
+
 def test_retention_by_segments_and_whom_it_waits_for(cli: Cli) -> None:
     made = cli.json("topic", "create", "t", "--retention-segments", "5", "--retention-waits", "billing, audit")
     assert (made["config"]["retention_segments"], made["config"]["retention_waits"]) == (5, ["billing", "audit"])

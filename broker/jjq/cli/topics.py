@@ -241,8 +241,9 @@ def _describe(arguments: argparse.Namespace) -> int:
     with open_store(arguments) as store:
         found = _described(store.topic(arguments.topic))
         subscribers = [each.name for each in store.subscribers(arguments.topic)]
+        channels = [each.name for each in store.channels(arguments.topic)]
     if arguments.json:
-        output.document({**found, "subscribers": subscribers})
+        output.document({**found, "subscribers": subscribers, "channels": channels})
         return 0
     config = found["config"]
     output.pairs(
@@ -252,6 +253,7 @@ def _describe(arguments: argparse.Namespace) -> int:
             ("sync", config["sync"] + (f" {config['sync_interval_ms']} ms" if config["sync"] == "interval" else "")),
             ("timestamps", config["timestamps"]), ("kept", _kept(config)), ("compression", config["compression"]),
             ("segments", _segment_limits(config)), ("subscribers", ", ".join(subscribers) or None),
+            ("channels", ", ".join(channels) or None),
             ("schema", "plain values" if found["schema"] is None else f"version {found['schema_version']}"),
             *((f"  {name}", kind) for name, kind in (found["schema"] or {}).items()),
         ]

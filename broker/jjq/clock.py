@@ -6,11 +6,12 @@ import re
 import socket
 import time
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import cast
 
 from jjq.errors import InvalidArgument
-from jjq.values import MOST, shown
+from jjq.values import MOST, shown, whole
 
 _UNITS = {
     "us": 1, "microsecond": 1, "ms": 1_000, "millisecond": 1_000, "s": 1_000_000, "sec": 1_000_000, "second": 1_000_000,
@@ -70,6 +71,17 @@ def stamp_us(value: datetime | int) -> int:
     if wrong := no_time(value):
         raise InvalidArgument(f"timestamp {shown(value)} {wrong}; pushes take microseconds, or a time with a zone")
     return value
+
+
+def sought_us(value: object) -> int:
+    """A time that is looked for, in microseconds; raises InvalidArgument."""
+    if isinstance(value, (str, date)) or whole(value, "a timestamp in microseconds", -MOST) in SUSPICIOUS_US:
+        wrong = shown(value) if isinstance(value, (str, date)) else f"{value}, which looks like seconds or milliseconds"
+        raise InvalidArgument(
+            f"a time that is looked for is in microseconds since 1970, not {wrong}; resolve takes a time with a zone, "
+            "'-10 minutes' and any other start"
+        )
+    return cast(int, value)
 
 
 def no_time(us: int) -> str | None:

@@ -23,7 +23,6 @@ from jjq.errors import InvalidArgument, JjqError, StagedFileMissing, WriterConfl
 from jjq.log.sealed import COMPRESSED_ROWS, SEALED_BATCH_BYTES, SealedWriter, file_crc, rebatch, sealed_path
 from jjq.log.stream import missing_directory
 from jjq.model import Commit, Segment, StagedFile, check_name
-from jjq.preparing import partition_of as partition_of
 from jjq.preparing import prepare, split
 from jjq.schema import check_arrays, physical, to_table
 from jjq.values import counted, each_of, flag, shown, whole

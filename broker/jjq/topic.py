@@ -15,7 +15,7 @@ import pyarrow as pa
 from jjq import objects, pushing
 from jjq.catalog.channels import topic_is_paused
 from jjq.catalog.rows import TopicRow
-from jjq.clock import now_us, stamp_us
+from jjq.clock import now_us, sought_us, stamp_us
 from jjq.config import TopicConfig
 from jjq.deferral import Delay, defer_all, delay_us
 from jjq.ephemeral import Bound
@@ -37,12 +37,12 @@ from jjq.model import (
     Slice,
     make_position,
 )
+from jjq.preparing import partition_of
 from jjq.records import METADATA, to_frame, to_records
 from jjq.schema import METADATA_TYPES, RAW, first_larger, no_column, to_bytes
 from jjq.skipping import check_on_data_loss, plan_past, plan_whole, read_past, resolve_past
-from jjq.staging import partition_of
 from jjq.start import Edge, check_order, offset_of, parse_for
-from jjq.values import each_of, flag, shown, time_us, whole
+from jjq.values import each_of, flag, shown, whole
 
 if TYPE_CHECKING:
     from jjq.store import Store
@@ -331,7 +331,7 @@ class Topic:
 
     def offset_for_timestamp(self, ts_us: int) -> dict[int, int | None]:
         """By partition the first offset whose timestamp is at least `ts_us` (microseconds), None if there is none."""
-        time_us(ts_us)
+        sought_us(ts_us)
         self.catch_up()
         reader = self.reader
         return {partition: reader.seek_time(partition, ts_us) for partition in range(self.partitions)}

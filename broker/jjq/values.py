@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from datetime import date
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -50,16 +49,6 @@ def whole(value: object, what: str, low: int = 0, high: int = MOST) -> int:
         most = f"{what} can be at most {MOST}" if isinstance(value, int) and value > high == MOST else None
         raise InvalidArgument(most or f"{what} must be a whole number from {low}{upper}, not {shown(value)}")
     return value
-
-
-def time_us(value: object) -> int:
-    """A time that is looked for, in microseconds; raises InvalidArgument."""
-    if isinstance(value, (str, date)):
-        raise InvalidArgument(
-            f"a time that is looked for is in microseconds since 1970, not {shown(value)}; resolve takes a time with a zone, "
-            "'-10 minutes' and any other start"
-        )
-    return whole(value, "a timestamp in microseconds", -MOST)
 
 
 def flag(value: object, what: str) -> bool:

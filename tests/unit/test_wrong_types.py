@@ -166,6 +166,14 @@ def test_a_time_for_a_number_of_microseconds_is_told_what_takes_it(store: jjq.St
     assert topic.resolve(time) == {0: 0}
 
 
+@pytest.mark.parametrize("time", [1_767_225_600, 1_767_225_600_000])
+def test_seconds_and_milliseconds_are_not_taken_for_microseconds_that_are_looked_for(
+    store: jjq.Store, time: int
+) -> None:
+    with pytest.raises(jjq.InvalidArgument, match=r"not \d+, which looks like seconds or milliseconds; resolve takes"):
+        store.topic("t").offset_for_timestamp(time)
+
+
 @pytest.mark.parametrize("path", ["~", "~/store", "~somebody/store"])
 def test_a_home_directory_is_not_made_where_the_program_runs(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

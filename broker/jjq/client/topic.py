@@ -15,6 +15,7 @@ from jjq import objects, wire
 from jjq.catalog.rows import TopicRow
 from jjq.client import objects as remote_objects
 from jjq.client.connection import Connection, known_error
+from jjq.clock import sought_us
 from jjq.errors import InvalidArgument, StoreError
 from jjq.hints import keywords_of
 from jjq.layout import segment_from_json
@@ -25,7 +26,7 @@ from jjq.model import PartitionOffsets, Position, Record, SegmentInfo, Slice
 from jjq.records import METADATA, to_records
 from jjq.schema import RAW
 from jjq.topic import Headers, Timestamp, Topic
-from jjq.values import MOST, counted, each_of, time_us
+from jjq.values import MOST, counted, each_of
 from jjq.wire import Ticket
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class RemoteTopic(Topic):
         return [PartitionOffsets(*each) for each in self._ask("offsets")]
 
     def offset_for_timestamp(self, ts_us: int) -> dict[int, int | None]:
-        time_us(ts_us)
+        sought_us(ts_us)
         return dict(self._ask("offset_for_timestamp", ts_us=ts_us))
 
     def resolve(

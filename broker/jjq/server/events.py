@@ -277,5 +277,5 @@ def _record(topic: Topic, offset: int) -> Record | None:
 
 
 def _seek(topic: Topic, end: int, stamp: int) -> int:
-    found = topic.offset_for_timestamp(max(min(stamp, 1 << 61), -(1 << 61)))[0]
+    found = topic.reader.seek_time(0, max(min(stamp, 1 << 61), -(1 << 61)))
     return end if found is None else found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +15,9 @@ import pyarrow as pa
 
 from jjq.errors import DamagedSegment, DataLoss, JjqError, StoreError
 from jjq.model import PartitionOffsets, Record, Slice
-from jjq.records import METADATA, to_records
+from jjq.records import METADATA, bytes_of, plain_records, to_records
 from jjq.topic import Topic
+from jjq.values import MOST
 from jjq.wake import wait_for
 
 if TYPE_CHECKING:
@@ -23,11 +25,16 @@ if TYPE_CHECKING:
     from jjq.store import Store
 
 _BUDGET_BYTES = 8 << 20  # what all partitions together may hold
+_LARGE_BYTES = 32 << 20  # and at most of records that were read and did not fit in, each of which may be large
 _WINDOW_BYTES = (64 << 10, 1 << 20)  # and each of them, at least and at most
 _FIRST_ROWS = 1024
 _MOST_ROWS = 64 << 10
 _FOLLOW_ROWS = 1000
 _DECODE_ROWS = 256  # a batch stays Arrow until its rows are near: as Python objects they take five times the room
+_DECODE_BYTES = 2 << 20  # and large ones until they are nearer
+_VALUE_BYTES = 8  # what `bytes_of` counts of a value that is no text and no bytes
+
+TAKE_BYTES = 64 << 20  # of records that are given at once: as much as a topic's largest record may have, by default
 
 Place = tuple[int, int]  # (next offset, lineage)
 
@@ -41,8 +48,11 @@ class _Window:
     lineage: int
     rows: int = _FIRST_ROWS  # to read at once
     batch: pa.RecordBatch | None = None
+    batch_bytes: int = 0
     decoded: int = 0  # rows of the batch that went to `ready`
     ready: deque[Record] = field(default_factory=deque)
+    bytes: int = 0  # what was made ready at once has no more, as Arrow
+    most_bytes: int = 0  # and no more than these, as `bytes_of` counts
     checked: bool = False  # whether the position was held against the catalog: a file that goes on needs it once
     end: int = 0  # of what was read ahead
     low: bool = False  # whether who reads on from there would wait, so that the next take asks for it
@@ -52,6 +62,48 @@ class _Window:
     def clear(self) -> None:
         self.batch, self.decoded, self.checked, self.low, self.last = None, 0, False, False, False
         self.ready.clear()
+
+
+class _Room:
+    """How many bytes one call may give.
+
+    It goes by what windows have at most as long as that is less, and counts record by record only from there on: of small
+    records it takes no time.
+    """
+
+    __slots__ = ("_counted", "_counted_bytes", "_full", "_most", "_others_bytes")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._counted = self._counted_bytes = 0  # of the first so many records that were taken the bytes are counted
+        self._others_bytes = 0  # and the others have no more
+        self._full = False
+
+    def is_full(self) -> bool:
+        """Whether there was a record that did not fit in."""
+        return self._full
+
+    @property
+    def left(self) -> int:
+        """At least so many bytes."""
+        return self._most - self._counted_bytes - self._others_bytes
+
+    def fitting(self, taken: list[Record], window: _Window, count: int) -> int:
+        """How many of the next `count` records of a window fit in, which are then taken; one does in any case."""
+        if window.most_bytes <= self.left:
+            self._others_bytes += window.most_bytes
+            return count
+        self._counted_bytes += sum(map(bytes_of, itertools.islice(taken, self._counted, None)))
+        self._others_bytes = fit = 0
+        for record in itertools.islice(window.ready, count):
+            size = bytes_of(record)
+            if size > self.left and (taken or fit):
+                self._full = True
+                break
+            self._counted_bytes += size
+            fit += 1
+        self._counted = len(taken) + fit
+        return fit
 
 
 class Feed:
@@ -147,10 +199,10 @@ class Feed:
             window.clear()
 
     def wake(self) -> None:
-        """Reads ahead in all partitions, and asks for what follows."""
-        for window in self._windows.values():
-            if self.has(window.partition) and window.low:
-                self._ask(window)
+        """Reads ahead in all partitions, or in some that have enough for the next take, and asks for what follows."""
+        for partition in self._enough(deque(self._in_turn()), MOST, _DECODE_ROWS, TAKE_BYTES):
+            if self._windows[partition].low:
+                self._ask(self._windows[partition])
 
     def sleep(self) -> None:
         """Lets go of what was read ahead, and of its segments."""
@@ -238,21 +290,28 @@ class Feed:
         self._after(partition)
         return record
 
-    def take_many(self, most: int) -> list[Record]:
-        """Up to `most` records, of each partition an even share as long as it has them, in order within each."""
+    def take_many(self, most: int, most_bytes: int = TAKE_BYTES) -> list[Record]:
+        """Up to `most` records that have up to `most_bytes` together, or one that has more; of each partition an even share as
+        long as it has them, in order within each. It ends with the first that does not fit in, which is the next to come."""
         if self._left_active:
             self._grow()
         self._raise_held()
         even = -(-most // max(1, len(self._order)))
-        live = [partition for partition in self._in_turn() if self.has(partition, even)]
         taken: list[Record] = []
-        begun = {partition: self._windows[partition].position for partition in live}
+        room = _Room(most_bytes)
+        unseen = deque(self._in_turn())
+        begun: dict[int, int] = {}
         try:
-            while live and len(taken) < most:
-                share = -(-(most - len(taken)) // len(live))
-                for partition in list(live):
-                    if not self._take_into(taken, partition, min(share, most - len(taken))):
-                        live.remove(partition)
+            while unseen and len(taken) < most and not room.is_full():
+                live = self._enough(unseen, most - len(taken), even, room.left)
+                begun |= {partition: self._windows[partition].position for partition in live}
+                while live and len(taken) < most and not room.is_full():
+                    share = -(-(most - len(taken)) // len(live))
+                    for partition in list(live):
+                        if not self._take_into(taken, partition, min(share, most - len(taken)), room):
+                            live.remove(partition)
+                        if room.is_full():
+                            break
         except JjqError:
             if not taken:
                 raise
@@ -264,13 +323,28 @@ class Feed:
             raise
         if not taken:
             self._raise_held(nothing_else=True)
-        return taken if taken or not self._grow() else self.take_many(most)
+        return taken if taken or not self._grow() else self.take_many(most, most_bytes)
 
-    def _take_into(self, taken: list[Record], partition: int, count: int) -> bool:
+    def _enough(self, unseen: deque[int], most: int, rows: int, most_bytes: int) -> list[int]:
+        """The next partitions that have records, as many as are needed for a record of each, or until they have so many bytes in
+        memory: those of others would be for later."""
+        found: list[int] = []
+        held = 0
+        while unseen and (not found or (len(found) < most and held < most_bytes)):
+            partition = unseen.popleft()
+            if self.has(partition, rows):
+                found.append(partition)
+                held += self._windows[partition].bytes
+        return found
+
+    def _take_into(self, taken: list[Record], partition: int, count: int, room: _Room) -> bool:
         """False when the partition is read to its end."""
         window = self._windows[partition]
         while count and self.has(partition, count):
-            part = min(count, len(window.ready))
+            part = room.fitting(taken, window, min(count, len(window.ready)))
+            if not part:
+                self._keep_some(window)
+                return True
             if part == len(window.ready):
                 taken += window.ready
                 window.ready.clear()
@@ -286,21 +360,37 @@ class Feed:
                 return False
         return not count
 
+    def _keep_some(self, window: _Window) -> None:
+        """What is ready in a window is for the next take; where others have much that is, too, it is read again then."""
+        if sum(each.bytes for each in self._windows.values() if each.ready) > _LARGE_BYTES:
+            window.clear()
+
     # --- reading ahead -----------------------------------------------------------------------------------------------
 
     def _decode(self, window: _Window, rows: int) -> bool:
-        if window.batch is None:
-            return bool(window.ready)
-        part = window.batch.slice(window.decoded, max(rows, _DECODE_ROWS))
-        records = to_records(self._topic.name, part, self._raw)
-        window.decoded += part.num_rows  # as in `take`
-        window.ready.extend(records)
-        if window.decoded >= window.batch.num_rows:
-            window.batch, window.decoded = None, 0
-        # A position may have moved past the first rows while they were still Arrow.
-        while window.ready and window.ready[0].offset < window.position:
-            window.ready.popleft()
-        return bool(window.ready) or self._decode(window, rows)
+        while window.batch is not None and not window.ready:
+            part, size = window.batch.slice(window.decoded, max(rows, _DECODE_ROWS)), window.batch_bytes
+            while size > _DECODE_BYTES and (size := part.nbytes) > _DECODE_BYTES and part.num_rows > 1:
+                part = part.slice(0, max(1, min(part.num_rows // 2, part.num_rows * _DECODE_BYTES // size)))
+            records = to_records(self._topic.name, part, self._raw)
+            window.bytes, window.most_bytes = size, size if self._raw else self._most_bytes(part, size)
+            window.decoded += part.num_rows  # as in `take`
+            window.ready.extend(records)
+            if window.decoded >= window.batch.num_rows:
+                window.batch, window.decoded = None, 0
+            # A position may have moved past the first rows while they were still Arrow.
+            while window.ready and window.ready[0].offset < window.position:
+                window.ready.popleft()
+        return bool(window.ready)
+
+    def _most_bytes(self, part: pa.RecordBatch, size: int) -> int:
+        """What rows of a topic with a schema have at most, as `bytes_of` counts them."""
+        own = part.num_columns - len(METADATA)
+        # What is in a list or a struct counts one by one, and in Arrow a flag has a bit.
+        if any(pa.types.is_nested(part.schema.field(place).type) for place in range(own)):
+            return MOST
+        values: int = own * part.num_rows
+        return size + values * _VALUE_BYTES
 
     def _fill(self, window: _Window) -> bool:
         """Reads on from the position; False when there is nothing yet."""
@@ -310,11 +400,11 @@ class Feed:
             rows, window.last = reader.live.singles(partition, window.position)
             if rows:
                 self._stay(window)
-                name, at = self._topic.name, window.position
-                window.ready.extend(
-                    Record(name, partition, offset, ts, key, None, value)
-                    for offset, (ts, key, value) in enumerate(rows, at)
-                )
+                at = window.position
+                stamps, keys, values = zip(*rows, strict=True)
+                window.bytes = sum(map(len, filter(None, values))) + sum(map(len, filter(None, keys)))
+                window.most_bytes = window.bytes
+                window.ready.extend(plain_records(self._topic.name, partition, at, stamps, keys, values))
                 window.end, window.low = at + len(rows), False
                 return True
         user = self._topic.select(self._columns)
@@ -379,9 +469,9 @@ class Feed:
         self._near.ask(self._topic.reader, window.partition, window.end, window.rows)
 
     def _take_in(self, window: _Window, batch: pa.RecordBatch) -> bool:
-        window.batch, window.decoded = batch, 0
+        window.batch, window.batch_bytes, window.decoded = batch, batch.nbytes, 0
         window.end, window.low = window.position + batch.num_rows, False
-        row_bytes = max(1, batch.nbytes // batch.num_rows)
+        row_bytes = max(1, window.batch_bytes // batch.num_rows)
         window.rows = max(16, min(_MOST_ROWS, self._bytes // row_bytes))
         return True
 

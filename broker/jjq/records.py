@@ -4,18 +4,55 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, cast
 
 import pyarrow as pa
 
 from jjq.model import Record
+from jjq.values import size_of
 
 # What records are made of beside the topic's own columns, which stand before these.
 METADATA = ("_partition", "_offset", "_timestamp", "_key", "_headers")
 
 # What a NamedTuple's own constructor does, from an iterable and without a Python frame: a fifth of the time of a dataclass.
 _record: Callable[[Iterable[Any]], Record] = functools.partial(tuple.__new__, Record)
+
+
+def bytes_of(record: Record) -> int:
+    """What a bound in bytes counts of a record: its key, value and headers. Of a row of a topic with a schema that is about what
+    it has: texts and bytes by their lengths, eight for any other value."""
+    value, key, headers = record.value, record.key, record.headers
+    size = len(value) if type(value) is bytes else 0 if value is None else size_of(value)  # as most are
+    if key is not None:
+        size += len(key)
+    return size if headers is None else size + size_of(headers)
+
+
+def fitting(records: Collection[Record], most: int, most_bytes: int) -> int:
+    """How many of the first `most` have up to `most_bytes` together: at least one, if there is one."""
+    count = 0
+    for record in itertools.islice(records, most):
+        most_bytes -= bytes_of(record)
+        if most_bytes < 0 and count:
+            break
+        count += 1
+    return count
+
+
+def plain_records(topic: str, partition: int, start: int, stamps: Iterable[int], keys: Iterable[bytes | None],
+                  values: Iterable[bytes | None]) -> list[Record]:  # fmt: skip
+    """Records of plain values without headers, from an offset on."""
+    nothing = itertools.repeat(None)
+    return list(
+        map(
+            _record,
+            zip(
+                itertools.repeat(topic), itertools.repeat(partition), itertools.count(start), stamps, keys, nothing, values,
+                strict=False,
+            ),
+        )
+    )  # fmt: skip
 
 
 def to_records(topic: str, batch: pa.RecordBatch, raw: bool) -> list[Record]:

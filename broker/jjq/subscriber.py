@@ -25,9 +25,9 @@ from jjq.errors import (
     SubscriberNotFound,
     TopicDeleted,
 )
-from jjq.feed import Feed, Place, watched
+from jjq.feed import TAKE_BYTES, Feed, Place, watched
 from jjq.model import PartitionLag, Record
-from jjq.values import living, timeout_s, whole
+from jjq.values import bound_in_bytes, living, timeout_s, whole
 from jjq.wake import until_found, wait_for
 
 if TYPE_CHECKING:
@@ -177,15 +177,19 @@ class Subscriber:
 
     # --- many records, for one consumer ------------------------------------------------------------------------------
 
-    def poll(self, max_records: int = 500, timeout: float | None = 0.0) -> list[Record]:
+    def poll(
+        self, max_records: int = 500, timeout: float | None = 0.0, *, max_bytes: int | str | None = TAKE_BYTES
+    ) -> list[Record]:
         """Up to `max_records` next records, as soon as there is one; an empty list when there is none in time.
 
-        Partitions are merged fairly, each in order. Nothing durable happens until `commit`: who dies before it gets them
+        Together they have up to `max_bytes` (`"16MB"`, or a number) in keys, values and headers, or it is one that has more; None:
+        however many. Partitions are merged fairly, each in order. Nothing durable happens until `commit`: who dies before it gets them
         again. Raises SubscriberBusy while another consumer polls this subscriber.
         """
-        most, seconds = whole(max_records, "max_records", 1), timeout_s(timeout)
+        most, most_bytes = whole(max_records, "max_records", 1), bound_in_bytes(max_bytes, "max_bytes")
+        seconds = timeout_s(timeout)
         with self._consuming():
-            return wait_for(lambda: self._poll_once(most), seconds, self._listener) or []
+            return wait_for(lambda: self._poll_once(most, most_bytes), seconds, self._listener) or []
 
     def __iter__(self) -> Iterator[Record]:
         """The topic from the cursor on: its history, then each new record as it comes, for ever.
@@ -244,8 +248,8 @@ class Subscriber:
         """Has records in memory, if there are any; takes none."""
         return self._polled_by(lambda feed: feed.waiting() is not None)
 
-    def _poll_once(self, most: int) -> list[Record]:
-        return self._polled_by(lambda feed: feed.take_many(most))
+    def _poll_once(self, most: int, most_bytes: int = TAKE_BYTES) -> list[Record]:
+        return self._polled_by(lambda feed: feed.take_many(most, most_bytes))
 
     def _polled_by(self, act: Callable[[Feed], Result]) -> Result:
         with self._mutex:

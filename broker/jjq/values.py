@@ -126,6 +126,17 @@ def size(text: str, name: str = "") -> int:
     return int(found)
 
 
+def bound_in_bytes(value: object, what: str) -> int:
+    """At most so many bytes, as a number or a text such as `64MB`; None: there is no bound. Raises InvalidArgument."""
+    if value is None:
+        return MOST
+    if isinstance(value, str):
+        value = size(value, what)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidArgument(f"{what} must be a size from 1 byte, such as 1048576 or '64MB', not {shown(value)}")
+    return min(value, MOST)
+
+
 def size_of(value: Any) -> int:
     """About how many bytes a value or a record has, as it goes into messages and answers."""
     if isinstance(value, (bytes, str)):

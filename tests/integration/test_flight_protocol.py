@@ -568,3 +568,19 @@ def test_an_answer_has_only_so_many_bytes_of_records(front: Front) -> None:
             if len(followed) == 40:
                 break
         assert followed == list(range(40))
+
+
+def test_an_answer_has_one_record_that_is_larger_and_no_more(front: Front) -> None:
+    topic = front.store.create_topic("t", sync="none")
+    topic.push_many([bytes(9 << 20)] * 3 + [b"small"] * 3)
+    with jjq.connect(f"jjq://127.0.0.1:{front.port}") as store:
+        subscriber = store.create_subscriber("t", "s")
+        assert [[each.offset for each in subscriber.poll(max_bytes=None)] for _ in range(5)] == [
+            [0],
+            [1],
+            [2],
+            [3, 4, 5],
+            [],
+        ]
+        follow = store.follow(store.topic("t"), {0: (0, 0)})
+        assert [[each.offset for each in next(follow)] for _ in range(3)] == [[0], [1], [2]]

@@ -12,6 +12,7 @@ import jjq
 from jjq.clock import now_us
 
 PARTITIONS, MOST = 2, 6  # at the beginning; and as many as rules add
+LONGEST = 6  # bytes of a value
 partitions = st.integers(0, MOST - 1)  # of those there are then: see `there_is`
 
 
@@ -157,17 +158,19 @@ class SubscriberMachine(RuleBasedStateMachine):
         self.expect(before, record)
         self.pinned = (record.partition, record.offset)
 
-    @rule(most=st.integers(1, 60))
-    def poll(self, most: int) -> None:
+    @rule(most=st.integers(1, 60), most_bytes=st.none() | st.integers(1, 100))
+    def poll(self, most: int, most_bytes: int | None) -> None:
         places = self.polled if self.polled is not None else list(self.cursor)
         try:
-            records = self.handle.poll(most)
+            records = self.handle.poll(most, max_bytes=most_bytes)
         except jjq.DataLoss as loss:
             follows = [max(p, c) if p < s else p for p, c, s in zip(places, self.cursor, self.start, strict=True)]
             self.check_loss(follows, loss)
             self.polled = places
             return
         self.polled = places
+        size = sum(len(record.value) for record in records)
+        assert most_bytes is None or size <= most_bytes or len(records) == 1
         for record in records:
             partition = record.partition
             if partition in self.unseen:
@@ -182,7 +185,8 @@ class SubscriberMachine(RuleBasedStateMachine):
             for p, log in enumerate(self.log)
             if p not in self.unseen or not records  # what it comes by after it has found something is for the next time
         )
-        assert len(records) == most or left == 0 or (not self.skip and records)
+        full = most_bytes is not None and size + LONGEST > most_bytes
+        assert len(records) == most or full or left == 0 or (not self.skip and records)
 
     def goes_on(self, partition: int, place: int) -> int:
         """Where polling goes on: from where the cursor is, if that is further and the place has expired."""

@@ -16,9 +16,11 @@ from jjq import wire
 from jjq.catalog.rows import SubscriberRow
 from jjq.client.handle import RemoteHandle
 from jjq.errors import StoreClosed
+from jjq.feed import TAKE_BYTES
 from jjq.model import PartitionLag, Record
+from jjq.records import fitting
 from jjq.subscriber import Subscriber
-from jjq.values import timeout_s, whole
+from jjq.values import bound_in_bytes, timeout_s, whole
 
 if TYPE_CHECKING:
     from jjq.client.store import RemoteStore
@@ -103,30 +105,33 @@ class RemoteSubscriber(RemoteHandle, Subscriber):
 
     # --- many records, for one consumer ------------------------------------------------------------------------------
 
-    def poll(self, max_records: int = 500, timeout: float | None = 0.0) -> list[Record]:
-        most, seconds = whole(max_records, "max_records", 1), timeout_s(timeout)
+    def poll(
+        self, max_records: int = 500, timeout: float | None = 0.0, *, max_bytes: int | str | None = TAKE_BYTES
+    ) -> list[Record]:
+        most, most_bytes = whole(max_records, "max_records", 1), bound_in_bytes(max_bytes, "max_bytes")
+        seconds = timeout_s(timeout)
         with self._consuming():
             if not self._ahead:
-                self._fetch(most, seconds)
-            with self._mutex:
-                return [self._take_locked() for _ in range(min(most, len(self._ahead)))]
+                self._fetch(most, seconds, most_bytes)
+            with self._mutex:  # what is ahead may have been fetched for another bound
+                return [self._take_locked() for _ in range(fitting(self._ahead, most, most_bytes))]
 
-    def _fetch(self, most: int, seconds: float | None) -> None:
+    def _fetch(self, most: int, seconds: float | None, most_bytes: int = TAKE_BYTES) -> None:
         """Has records ahead, if there are any in time."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             wait = self._remote.connection.wait_s(left)
-            if self._fetch_once(most, wait) or (left is not None and left <= wait):
+            if self._fetch_once(most, wait, most_bytes) or (left is not None and left <= wait):
                 return
 
-    def _fetch_once(self, most: int, wait: float) -> bool:
+    def _fetch_once(self, most: int, wait: float, most_bytes: int = TAKE_BYTES) -> bool:
         with self._fetching:  # a wait that was cancelled may still be at it
             with self._seeking:
                 handle = self._handle
             if not self._ahead:
                 self._popped = {}  # the broker's handle knows of those; others may have moved the cursor back since
-                told = self._wait(handle, "poll", wait, max_records=most)
+                told = self._wait(handle, "poll", wait, max_records=most, max_bytes=most_bytes)
                 with self._seeking:
                     pass  # one beside this is to say first that it has been
                 with self._mutex:

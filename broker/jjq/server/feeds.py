@@ -219,7 +219,7 @@ class TopicFeed:
         size = 0
         try:
             while len(records) < _ROWS and size < _BYTES:
-                more = self._feed.take_many(_TAKE_ROWS)
+                more = self._feed.take_many(_TAKE_ROWS, _BYTES - size)
                 if not more:
                     break
                 records += more

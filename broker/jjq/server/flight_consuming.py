@@ -20,14 +20,14 @@ from jjq.errors import (
     SubscriberNotFound,
     TopicNotFound,
 )
-from jjq.feed import Feed, beginnings, watched
+from jjq.feed import TAKE_BYTES, Feed, beginnings, watched
 from jjq.model import Record
 from jjq.pubsub import Message, PubSub
-from jjq.server.answers import taken
+from jjq.server.answers import ANSWER_BYTES, MOST_RECORDS, taken
 from jjq.server.flight_calls import Call, action, texts
 from jjq.subscriber import Subscriber
 from jjq.topic import Topic
-from jjq.values import flag, shown, whole
+from jjq.values import bound_in_bytes, flag, shown, whole
 from jjq.wake import wait_for
 
 LONGEST_WAIT_S = 30.0
@@ -147,13 +147,14 @@ def _single(call: Call, found: Subscriber, take: Any) -> dict[str, Any]:
 
 @action
 def poll(
-    call: Call, handle: int, subscriber: Any, max_records: Any = 500, timeout: Any = 0, places: Sequence[Any] = ()
-) -> dict[str, Any]:
-    """Up to so many records, and the places behind them: `[partition, offset, lineage]` of each."""
+    call: Call, handle: int, subscriber: Any, max_records: Any = 500, timeout: Any = 0, places: Sequence[Any] = (),
+    max_bytes: Any = TAKE_BYTES,
+) -> dict[str, Any]:  # fmt: skip
+    """Up to so many records of up to so many bytes, and the places behind them: `[partition, offset, lineage]` of each."""
     with waiting(call, timeout) as seconds:
         found = _subscriber(call, handle, subscriber, places)
-        waits = iter((seconds,))  # the first look; the others only take what is there
-        records = taken(lambda count: found.poll(count, next(waits, 0.0)), whole(max_records, "max_records", 1))
+        most = min(whole(max_records, "max_records", 1), MOST_RECORDS)
+        records = found.poll(most, seconds, max_bytes=min(bound_in_bytes(max_bytes, "max_bytes"), ANSWER_BYTES))
     return {
         "records": wire.pack_records(records), "skipped": found.skipped,
         "places": [[partition, *place] for partition, place in found.polled().items()],
@@ -210,10 +211,10 @@ class FollowHandle:
         self.listener = call.store.listener(functools.partial(watched, topic))
         self.closed = False
 
-    def take(self, most: int) -> list[Record]:
+    def take(self, most: int, most_bytes: int) -> list[Record]:
         if self.closed:
             raise StoreClosed("this handle was closed")
-        return self.feed.take_many(most)
+        return self.feed.take_many(most, most_bytes)
 
     def close(self) -> None:
         self.closed = True

@@ -19,7 +19,7 @@ from jjq.errors import DataLoss, JjqError, OffsetOutOfRange, TopicDeleted
 from jjq.feed import Feed, beginnings, watched
 from jjq.interest import Interest, check_pattern, glob
 from jjq.model import Record, TopicOffsets, check_name
-from jjq.server.answers import ANSWER_BYTES, bytes_of, taken
+from jjq.server.answers import ANSWER_BYTES, bytes_of
 from jjq.server.feeds import Chunk, TopicFeed, positions_text
 from jjq.server.http_errors import RequestError
 from jjq.server.http_operations import EVENTS, JSON, Table, header, query
@@ -384,7 +384,7 @@ class _Page:
                 if most == 0 or size >= ANSWER_BYTES:
                     break
                 try:
-                    more = self._taken(held[topic_id], most)
+                    more = self._taken(held[topic_id], most, ANSWER_BYTES - size)
                 except TopicDeleted:
                     more = []
                 except JjqError as error:
@@ -396,11 +396,11 @@ class _Page:
         if failure is not None and not self.records and not self.lost:
             raise failure
 
-    def _taken(self, held: TopicOffsets, most: int) -> list[Record]:
+    def _taken(self, held: TopicOffsets, most: int, most_bytes: int) -> list[Record]:
         feed = self._feed(held)
         while True:
             try:
-                return taken(feed.take_many, most)
+                return feed.take_many(most, most_bytes)
             except DataLoss as loss:
                 if loss.earliest < loss.asked:  # the end has moved back
                     raise

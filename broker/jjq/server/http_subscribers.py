@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from dataclasses import asdict
 from typing import Any
@@ -11,7 +10,7 @@ from starlette.responses import Response
 
 from jjq.errors import TopicDeleted
 from jjq.model import Record
-from jjq.server.answers import taken
+from jjq.server.answers import ANSWER_BYTES, popped
 from jjq.server.http_errors import RequestError
 from jjq.server.http_operations import JSON, NAME, TOPIC_NAME, Table, named, path, query
 from jjq.server.http_reading import LONGEST_WAIT_S, TIMEOUT
@@ -21,6 +20,7 @@ from jjq.server.http_stats import DAMAGED, told
 from jjq.server.waiting import look_until
 from jjq.stats import Damaged, those_there
 from jjq.subscriber import Subscriber
+from jjq.values import bound_in_bytes
 
 table = Table("Subscribers")
 
@@ -132,12 +132,10 @@ async def delete_subscriber(request: Request) -> None:
 async def pop_records(request: Request) -> Any:
     most = request.arguments["max"] or 1
 
-    def pop_one(_: int) -> list[Record]:
-        record = subscriber.pop()
-        return [] if record is None else [record]
+    def look() -> list[Record]:
+        return popped(subscriber.pop, most)
 
     subscriber = await request.run(_find, request, "subscriber.use")
-    look = functools.partial(taken, pop_one, most)
     return await request.answer({"records": list(map(record_json, await _until(request, subscriber, look)))})
 
 
@@ -162,6 +160,8 @@ async def peek_record(request: Request) -> Any:
     "them again. For one consumer at a time: while another polls, also by Python, it is `subscriber_busy`.",
     parameters=[
         SUBSCRIBER_NAME, TIMEOUT, query("max", "How many at most, 500 by default.", type="integer", minimum=1, maximum=10_000),
+        query("max_bytes", "How many bytes of keys, values and headers at most, such as `65536` or `1MB`; one record comes in any case. "
+              "No answer has more than about 8 MiB of several records."),
         query("after", "`next` of an answer before: polls on from there, though that was not committed.", pattern=PLACES),
     ],
     answers={200: ("Records, none when there was none in time; `next` is for the commit.", {JSON: _POLLED})},
@@ -169,9 +169,10 @@ async def peek_record(request: Request) -> Any:
 )  # fmt: skip
 async def poll_records(request: Request) -> Any:
     given = request.arguments
+    most, most_bytes = given["max"] or 500, min(bound_in_bytes(given["max_bytes"], "max_bytes"), ANSWER_BYTES)
 
     def poll() -> list[Record]:
-        records = taken(subscriber.poll, given["max"] or 500)
+        records = subscriber.poll(most, max_bytes=most_bytes)
         places.update(subscriber.polled())
         return records
 

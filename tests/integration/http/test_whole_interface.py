@@ -113,6 +113,40 @@ def test_a_poll_is_for_one_at_a_time_and_a_next_is_of_an_answer(front: Front) ->
     assert front.json("GET", "/api/subscribers/s")["positions"] == {"0": 0}
 
 
+def test_a_poll_has_up_to_max_bytes_and_goes_on_behind_them(front: Front) -> None:
+    front.store.create_topic("t").push_many([b"x" * 100] * 5)
+    front.store.create_subscriber("t", "s").close()
+    path = "/api/subscribers/s/poll"
+
+    def polled(**given: str) -> tuple[list[int], str]:
+        found = front.json("GET", path, params=given)
+        return [each["offset"] for each in found["records"]], found["next"]
+
+    assert polled(max_bytes="1") == ([0], "0:1:0")
+    assert polled(max_bytes="250") == ([0, 1], "0:2:0")
+    assert polled(max_bytes="250", after="0:2:0") == ([2, 3], "0:4:0")
+    assert polled(max_bytes="1KB", after="0:2:0") == polled(max_bytes="1GB", after="0:2:0") == ([2, 3, 4], "0:5:0")
+    assert front.json("POST", "/api/subscribers/s/commit", json={"next": "0:4:0"})["positions"] == {"0": 4}
+    assert polled(max_bytes="1 MiB") == ([4], "0:5:0")
+    for wrong in ("0", "-1", "1.5.2", "many", ""):
+        assert front.code("GET", path, params={"max_bytes": wrong}) == (400, "invalid_argument")
+
+
+def test_an_answer_has_one_record_that_is_larger_than_others_may_be_together(front: Front) -> None:
+    front.store.create_topic("t").push_many([bytes(9 << 20)] * 3 + [b"small"] * 3)
+    front.store.create_subscriber("t", "s").close()
+    going_on: dict[str, str] = {}
+    polls = []
+    while (found := front.json("GET", "/api/subscribers/s/poll", params=going_on))["records"]:
+        polls.append([each["offset"] for each in found["records"]])
+        going_on = {"after": found["next"]}
+    read = [front.json("GET", "/api/topics/t/records", params={"start": each}) for each in ("0", "2", "3")]
+    pages = [[each["offset"] for each in found["records"]] for found in read]
+    pops = [front.json("POST", "/api/subscribers/s/pop?max=9")["records"] for _ in range(4)]
+    assert [[each["offset"] for each in found] for found in pops] == polls == [[0], [1], [2], [3, 4, 5]]
+    assert pages == [[0], [2], [3, 4, 5]]
+
+
 def test_offsets_and_what_a_start_means(front: Front) -> None:
     topic = front.store.create_topic("t", partitions=2)
     topic.push_many([b"x"] * 5, partition=0)

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import jjq
 from jjq import feed, records
+from jjq.log.stream import StreamReader
 
 MB = 1 << 20
 
@@ -111,3 +113,21 @@ def test_small_records_are_not_counted_one_by_one(
     subscriber.seek("earliest")
     assert len(subscriber.poll(500, max_bytes=2500)) < 500
     assert len(counted) < 500
+
+
+def test_who_follows_large_messages_reads_each_once(store: jjq.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    scan = StreamReader.scan
+
+    def counting(self: StreamReader, *places: int) -> Iterator[Any]:
+        for each in scan(self, *places):
+            read.append(each[0])
+            yield each
+
+    monkeypatch.setattr(StreamReader, "scan", counting)
+    topic = store.create_topic("t", sync="none")
+    for _ in range(30):
+        topic.push(bytes(2 * MB))
+    subscriber = store.create_subscriber("t")
+    assert [subscriber.pop().offset for _ in range(30)] == list(range(30))
+    assert read == list(range(30))

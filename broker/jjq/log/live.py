@@ -78,9 +78,13 @@ class LiveFiles:
                 return None
             stop = min(end, offset + rows)
             found: list[tuple[int, pa.RecordBatch]] = []
+            size = 0
             try:
                 for each in itertools.islice(reader.scan(offset, stop), _TAIL_BATCHES):
-                    found.append(each)  # noqa: PERF402 - an error leaves what came before it
+                    found.append(each)  # an error leaves what came before it
+                    size += each[1].get_total_buffer_size()
+                    if size >= target_bytes:
+                        break
             except JjqError:
                 if not found:
                     raise  # else who asks for what comes next meets it again

@@ -16,6 +16,7 @@ import pytest
 
 import jjq
 from jjq import feed, files, records
+from jjq.interrupts import surely
 from jjq.log import partition
 from jjq.log.partition import PartitionLog
 from tests.stores import assert_whole
@@ -139,10 +140,11 @@ def test_what_is_popped_is_the_next_record_and_none_twice(tmp_path: Path) -> Non
         assert len(got) >= len(values) - met
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["once", "again"])
 @pytest.mark.parametrize("among", [0, 2])
 @pytest.mark.parametrize("kind", ["push", "push_many"])
 def test_a_push_that_is_met_at_any_of_its_calls_leaves_the_others_to_theirs(
-    kind: str, among: int, tmp_path: Path
+    kind: str, among: int, again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nobody else pushes, and between two threads that do all the time: nobody waits for ever for a lead that is gone."""
     with jjq.open(tmp_path / "store", maintenance=False) as store:
@@ -158,7 +160,7 @@ def test_a_push_that_is_met_at_any_of_its_calls_leaves_the_others_to_theirs(
         def push_on(into: list[bytes], number: int) -> None:
             for count in itertools.takewhile(lambda _: not over.is_set(), itertools.count()):
                 value = b"%d of %d" % (count, number)
-                with contextlib.suppress(TooLong, jjq.StoreError):  # it was written for by the thread that is met
+                with contextlib.suppress(jjq.StoreError):  # it was written for by the thread that is met
                     act(value)
                     into.append(value)
 
@@ -167,6 +169,14 @@ def test_a_push_that_is_met_at_any_of_its_calls_leaves_the_others_to_theirs(
         ]
         for each in others:
             each.start()
+
+        def be_met_again(*given: Any) -> None:
+            if threading.current_thread() is others[-1]:
+                sys.setprofile(Interrupting(1, {partition.__file__}))
+            surely(*given)
+
+        if again:  # while what was interrupted is done again
+            monkeypatch.setattr(partition, "surely", be_met_again)
 
         def push_and_be_met() -> None:
             # Alone they are the same calls each time; between others, those of who leads, who follows, and who does both.
@@ -276,6 +286,46 @@ def test_who_leads_with_more_before_it_than_a_group_takes_writes_its_own_as_well
         assert not queued.is_alive()
         assert told == [3]
         assert topic.read().read_all()["value"].to_pylist() == [b"first", b"one", b"q" * 500, b"m" * 500]
+        assert_whole(store)
+
+
+def test_what_a_handler_raises_in_the_thread_that_writes_is_not_raised_in_those_that_it_writes_for(
+    tmp_path: Path,
+) -> None:
+    with jjq.open(tmp_path / "store", maintenance=False) as store:
+        topic = store.create_topic("t", sync="none")
+        topic.push(b"first")
+        log, told = store.logs[topic.id, 0], list[BaseException]()
+
+        def push_other() -> None:
+            try:
+                topic.push(b"other")
+            except BaseException as error:
+                told.append(error)
+
+        other = threading.Thread(target=push_other, daemon=True)
+
+        def queue_and_interrupt(frame: FrameType, event: str, _: Any) -> None:
+            if event == "call" and frame.f_code is PartitionLog._take_queue.__code__:
+                other.start()
+                while len(log._queue) < 2:
+                    pass
+            elif event == "call" and frame.f_code is PartitionLog._append_locked.__code__:
+                sys.setprofile(None)
+                raise TooLong
+
+        sys.setprofile(queue_and_interrupt)
+        try:
+            with pytest.raises(TooLong):
+                topic.push_many([b"one"])
+        finally:
+            sys.setprofile(None)
+        other.join(30)
+        (error,) = told
+        assert isinstance(error, jjq.StoreError)
+        assert "may be there or not" in error.message
+        assert not error.retryable  # or a producer would push it once more
+        assert topic.push(b"last").offset == 1
         assert_whole(store)
 
 

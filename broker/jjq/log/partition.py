@@ -37,10 +37,12 @@ def _why(request: Request, failed: Exception | None) -> BaseException:
     """What a request without an offset failed with. That says it alone: what an interrupt skips cannot be relied upon."""
     if request.error is not None:
         return request.error
-    if failed is None:
-        return StoreError("the thread that wrote for this one was interrupted: the record may be there or not")
-    if request.wake is None or not isinstance(failed, JjqError):
+    if failed is not None and request.wake is None:
         return failed
+    if not isinstance(failed, JjqError):  # what a handler raises concerns the thread that it came in, and nobody else
+        unknown = StoreError("the thread that wrote for this one was interrupted: the record may be there or not")
+        unknown.retryable, unknown.__cause__ = False, failed
+        return unknown
     own = copy.copy(failed)  # each thread raises it, and what is raised gets that thread's traceback
     own.__cause__ = failed
     return own
@@ -78,9 +80,10 @@ class PartitionLog(Partition):
                     self._queue.append(request)
             else:
                 self._await_turn(request)
-            failure = None if request.done else self._lead_for(request)
+            if not request.done:
+                self._lead_for(request)
             if request.error is not None or request.offset < 0:
-                raise _why(request, failure)
+                raise _why(request, None)
         finally:
             try:  # at once: each call from here on may be where an interrupt comes
                 if request.offset < 0 or leads.get(_LEAD) is request:
@@ -107,9 +110,10 @@ class PartitionLog(Partition):
                     return self._write_value(value, among, key, mark)
             me = request = one_request(version, value, among, key, mark)
             self._await_turn(request)
-            failure = None if request.done else self._lead_for(request)
+            if not request.done:
+                self._lead_for(request)
             if request.error is not None or request.offset < 0:
-                raise _why(request, failure)
+                raise _why(request, None)
             return request.offset, request.timestamp
         finally:
             failed = request is not None and request.offset < 0
@@ -132,12 +136,12 @@ class PartitionLog(Partition):
         if self._leads.setdefault(_LEAD, request) is not request:
             request.wake.acquire()
 
-    def _lead_for(self, request: Request) -> Exception | None:
-        """Leads until the request is done: those that have queued before it may be a group by themselves. Returns what failed."""
-        failed = None
-        while not request.done and failed is None and self._queue:
+    def _lead_for(self, request: Request) -> None:
+        """Leads until the request is done: those that have queued before it may be a group by themselves. Raises what failed."""
+        while not request.done and self._queue:
             failed = self._lead()
-        return failed
+            if failed is not None:
+                raise failed
 
     def _lead(self) -> Exception | None:
         """Writes what has queued, and tells each what came of it. Returns what failed: who leads may not be among them, where the

@@ -142,7 +142,7 @@ class Verifier:
         self.report.topics += 1
         facts = Facts(self._store, topic.id)
         rows = self._catalog.partitions(topic.id)
-        if [row.partition for row in rows] != list(range(topic.partitions)):
+        if [row.partition for row in rows] != list(range(topic.partitions)) and not self._grew(topic, rows):
             self._problem(
                 "row", f"topic {topic.name!r} lacks partitions in the catalog", "Run `jjq repair`", topic.name
             )
@@ -150,6 +150,12 @@ class Verifier:
         for row in rows:
             self._partition_directory(topic, row)
             self._partition(topic, facts, row.partition)
+
+    def _grew(self, topic: TopicRow, rows: Sequence[PartitionRow]) -> bool:
+        """Whether partitions were added since the topic was looked at, and these are all that there were then."""
+        now = self._catalog.topic_by_id(topic.id)
+        whole = [row.partition for row in rows] == list(range(len(rows)))
+        return now is not None and whole and topic.partitions <= len(rows) <= now.partitions
 
     def _topic_file(self, topic: TopicRow) -> None:
         path = topicfile.path_of(self._store.path, topic.id)

@@ -80,6 +80,23 @@ def test_reports_write_numbers_as_people_do() -> None:
     ]
 
 
+def test_partitions_that_are_added_while_it_looks_are_no_problem(
+    store: jjq.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create_topic("growing")
+    real, added = store.catalog.partitions, list[str]()
+
+    def partitions(topic_id: str) -> Any:
+        if not added and topic_id == store.topic("growing").id:
+            added.append(topic_id)
+            store.alter_topic("growing", partitions=3)
+        return real(topic_id)
+
+    monkeypatch.setattr(store.catalog, "partitions", partitions)
+    assert store.verify().ok
+    assert added
+
+
 def test_an_empty_store_is_whole(store: jjq.Store) -> None:
     assert_whole(store)
     store.create_topic("t", partitions=3)

@@ -30,7 +30,7 @@ _CRC_IN_PLACE = struct.Struct(f"{CRC_CHARS}s")
 _JOIN_BYTES = 16 << 10  # a part of a body that is larger is not copied to join it with others
 _PADDING = [bytes(length) for length in range(8)]
 _END = struct.Struct("<i")
-_KEY_LENGTHS = 1024  # so many lengths of keys are known at once
+_KEY_LENGTHS = 1024  # of keys, by 8 bytes, are known at once
 _LONG = struct.Struct("<q")
 
 _Column = tuple[int, Any, Any, Any]  # of byte strings: how many are null, and the buffers
@@ -123,27 +123,33 @@ class RowsTemplate:
         self._plain = self._front(None)
         self._keyed = functools.lru_cache(_KEY_LENGTHS)(self._front)
 
-    def _front(self, key_length: int | None) -> tuple[Callable[..., bytes], tuple[bytes, ...], int]:
-        """What packs all that comes before the value of a row that has a key of so many bytes or none, its parts that are known, and where
-        in the body the value begins: single pushes are such rows, and only the field, two lengths, time and key vary."""
-        like = self.encode([0], [None if key_length is None else bytes(key_length)], [b"v"])
+    def _front(self, words: int | None) -> tuple[Callable[..., bytes], tuple[bytes, ...], int]:
+        """What packs all that comes before the value of a row that has a key or none, its parts that are known, and where in the body the
+        value begins. Single pushes are such rows: only the field, time, key and three lengths vary, as long as the key fills up so
+        many times 8 bytes."""
+        like = self.encode([0], [None if words is None else bytes(8 * words)], [b"v"])
         head, body, layout = like.head, b"".join(like.body), self._layout
         starts = flat.buffer_starts(head, layout)
         key_at, value_at = starts[self._KEY + 2], starts[self._VALUE + 2]
         length_at = layout.buffers + 16 * (self._VALUE + 2) + 8
-        begin = (0, layout.body_length + 8, self._field_at + ACTIVE_CHARS, length_at + 8)
-        end = (layout.body_length, self._field_at, length_at, self.head_length)
-        parts = [bytes(head[first:last]) for first, last in zip(begin, end, strict=True)]
+        key_length_at = layout.buffers + 16 * (self._KEY + 2) + 8
+        known_from = [0, layout.body_length + 8, self._field_at + ACTIVE_CHARS, length_at + 8]
+        known_to = [layout.body_length, self._field_at, length_at, self.head_length]
+        if words is not None:
+            known_from.insert(3, key_length_at + 8)
+            known_to.insert(2, key_length_at)
+        parts = [bytes(head[first:last]) for first, last in zip(known_from, known_to, strict=True)]
         parts[2] = NO_CRC + parts[2]
-        a, b, c, d = map(len, parts)
+        a, b, *more = (f"{len(part)}s" for part in parts)
+        row = f"{a}q{b}{ACTIVE_CHARS - CRC_CHARS}s{'q'.join(more)}q"
         ends_at = value_at - 8  # of the value's two ends
-        if key_length is None:
-            row = f"{ends_at - 8}x"
+        if words is None:
+            row += f"{ends_at - 8}x"
         else:
-            parts += body[8:key_at], body[key_at + key_length : ends_at]
-            row = f"{len(parts[4])}s{key_length}s{len(parts[5])}s"
-        packer = struct.Struct(f"<{a}sq{b}s{ACTIVE_CHARS - CRC_CHARS}s{c}sq{d}sq{row}ii")
-        if packer.size != self.head_length + value_at:
+            parts.append(body[key_at + 8 * words : ends_at])
+            row += f"ii{8 * words}s{len(parts[-1])}s"
+        packer = struct.Struct(f"<{row}ii")
+        if packer.size != self.head_length + value_at or (words is not None and key_at != 16):
             raise flat.NotAMessage("pyarrow lays out the metadata in an unknown way")
         return packer.pack, tuple(parts), value_at
 
@@ -237,8 +243,11 @@ class RowsTemplate:
             pack, (a, b, c, d), value_at = self._plain
             front = pack(a, value_at + length + padding, b, field, c, length, d, ts, 0, length)
         else:
-            pack, (a, b, c, d, e, f), value_at = self._keyed(len(key))
-            front = pack(a, value_at + length + padding, b, field, c, length, d, ts, e, key, f, 0, length)
+            key_length = len(key)
+            pack, (a, b, c, d, e, f), value_at = self._keyed(key_length + 7 >> 3)
+            front = pack(
+                a, value_at + length + padding, b, field, c, key_length, d, length, e, ts, 0, key_length, key, f, 0, length
+            )  # fmt: skip
         message = bytearray().join((front, value, _PADDING[padding]))
         _CRC_IN_PLACE.pack_into(message, self._crc_at, b2a_base64(ACTIVE_CRC.pack(crc32c(message)), newline=False))
         return message

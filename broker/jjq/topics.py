@@ -253,6 +253,9 @@ def delete(store: Store, topic: Topic) -> None:
         for log in logs:
             log.forget_active()
             log.ring_locked()
+    for log in logs:  # each has its lock's file open
+        store.logs.pop((topic.id, log.partition), None)
+        log.close()
     ring(store)
     channels.forget(store, channel_ids)
 

@@ -17,6 +17,7 @@ from jjq.log.format import ENTRY_SIZE
 from jjq.log.partition import PartitionLog
 from jjq.log.requests import TEMPLATE_ROWS, Append, MorePartitions, OneValue, Request
 from tests.crash.faults import Disk, Operation
+from tests.stores import open_below
 
 US = 1_700_000_000_000_000
 
@@ -47,6 +48,17 @@ def test_a_push_to_a_topic_whose_files_are_gone_says_that_it_was_deleted(store: 
         other.delete_topic("t")
         other.maintain(grace_us=0)
         assert not topic.directory(0).exists()
+    with pytest.raises(TopicDeleted):
+        topic.push(b"late")
+
+
+def test_a_topic_that_is_deleted_keeps_no_file_open_here(store: jjq.Store) -> None:
+    before = open_below(store.path)
+    topic = store.create_topic("t", partitions=2)
+    topic.push(b"one")
+    topic.push(b"two")
+    store.delete_topic("t")
+    assert open_below(store.path) == before
     with pytest.raises(TopicDeleted):
         topic.push(b"late")
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from jjq import compute as pc
 from jjq.errors import InvalidArgument
 from jjq.schema import binaries
 from jjq.values import shown

@@ -11,8 +11,8 @@ from types import NoneType
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from jjq import compute as pc
 from jjq.clock import EARLIEST_US, LATEST_US, no_time
 
 _TOO_LARGE = 2.0**128 - 2.0**103  # becomes infinite as a 32-bit float

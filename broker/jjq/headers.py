@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from jjq import compute as pc
 from jjq.errors import InvalidArgument
 from jjq.schema import HEADERS, cast, to_bytes, utf8
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from jjq import compute as pc
 from jjq.clock import now_us
 from jjq.errors import InvalidArgument, SchemaMismatch
 from jjq.headers import header_column, null_headers

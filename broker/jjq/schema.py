@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from jjq import compute as pc
 from jjq.errors import InvalidArgument, SchemaMismatch
 from jjq.fitting import check_values, field_twice, has_list_view, narrowed, same_kind
 from jjq.values import shown

@@ -8,7 +8,6 @@ looking again after growing pauses.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import select
@@ -283,6 +282,8 @@ class Listener:
 
     async def sleep_async(self, armed: int, seconds: float) -> None:
         """`sleep`, of a coroutine."""
+        import asyncio  # which whoever runs one has imported, and others would wait for
+
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
 
         def bell() -> None:
@@ -354,6 +355,8 @@ async def until_found(
 
     Cancelling it does not end a look that has begun. So `look` must leave what it found where the next one finds it.
     """
+    import asyncio
+
     pause = _FIRST_PAUSE_S
     armed = listener.arm()
     while not await asyncio.to_thread(look):

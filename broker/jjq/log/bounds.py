@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from jjq import compute as pc
 from jjq.schema import SYSTEM_COLUMNS
 
 KEY = b"jjq-bounds"  # in the footer's custom metadata

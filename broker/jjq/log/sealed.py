@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from jjq import compute as pc
 from jjq import files
 from jjq.errors import DamagedSegment
 from jjq.log import bounds, flat

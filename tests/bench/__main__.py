@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import compileall
 import cProfile
 import importlib
 import json
@@ -60,9 +59,6 @@ def main(arguments: list[str] | None = None) -> int:
         print("\n".join(known))
         return 0
 
-    # As it is installed: each process that Spark begins would compile it otherwise, where nothing may be written beside the sources.
-    for package in ("broker", "connector", "tests"):
-        compileall.compile_dir(ROOT / package, quiet=1)
     options.dir.mkdir(parents=True, exist_ok=True)
     facts = machine(options.dir)
     if not options.quick and facts["system"].endswith(MEMORY_DISKS):

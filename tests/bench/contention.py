@@ -21,20 +21,22 @@ from tests.bench.push import VALUE, disk_bytes
 from tests.bench.run import Run, percentile
 from tests.bench.table import Row, at_most, below
 
+_PAUSE_S = 0.005  # of who does something else between two writes, as all do
+
 Prepare = Callable[[Path, int], dict[str, Callable[[], object]]]
 
 
 class Act(Protocol):
-    def __call__(self, side: str, duration: float = 0.0, times: int = 0) -> list[float]: ...
+    def __call__(self, side: str, duration: float = 0.0, times: int = 0, pause: float = 0.0) -> list[float]: ...
 
 
 def _worker(pipe: Connection, barrier: Barrier, prepare: Prepare, place: Path, number: int) -> None:
-    """Serves `(side, duration, times)`: does it again and again from when all are ready, for so many seconds or, where it is
-    given, so many times; answers with the seconds of each."""
+    """Serves `(side, duration, times, pause)`: does it again and again from when all are ready, for so many seconds or, where it
+    is given, so many times, with a pause between two; answers with the seconds of each."""
     sides = prepare(place, number)
     pipe.send("ready")
     while (order := pipe.recv()) is not None:
-        side, duration, times = order
+        side, duration, times, pause = order
         act = sides[side]
         taken: list[float] = []
         barrier.wait()
@@ -44,6 +46,9 @@ def _worker(pipe: Connection, barrier: Barrier, prepare: Prepare, place: Path, n
             act()
             ended = time.perf_counter()
             taken.append(ended - started)
+            if pause:
+                time.sleep(pause)
+                ended = time.perf_counter()
             started = ended
         pipe.send(taken)
 
@@ -65,9 +70,9 @@ def processes(count: int, prepare: Prepare, place: Path) -> Iterator[Act]:
     for pipe in pipes:
         pipe.recv()
 
-    def act(side: str, duration: float = 0.0, times: int = 0) -> list[float]:
+    def act(side: str, duration: float = 0.0, times: int = 0, pause: float = 0.0) -> list[float]:
         for pipe in pipes:
-            pipe.send((side, duration, times))
+            pipe.send((side, duration, times, pause))
         return [each for pipe in pipes for each in pipe.recv()]
 
     try:
@@ -152,14 +157,27 @@ def catalog(run: Run) -> list[Row]:
             driver.close()
         with processes(count, _catalog_writers, place) as act:
             figures = run.interleave(
-                {"jjq": lambda: act("jjq", times=times), "busy": lambda: act("busy", times=times)}, rounds=11
-            )
-    ours, peers = figures["jjq"], figures["busy"]
-    return [
-        Row(f"catalog write, durable, 8 processes, {name}", f"SQLite's busy handler alone, {name}", "s",
-            [percentile(each, percent) for each in ours], [percentile(each, percent) for each in peers], below(1))
+                {
+                    "jjq": lambda: act("jjq", times=times), "busy": lambda: act("busy", times=times),
+                    "jjq, now and then": lambda: act("jjq", times=times, pause=_PAUSE_S),
+                    "busy, now and then": lambda: act("busy", times=times, pause=_PAUSE_S),
+                },
+                rounds=11,
+            )  # fmt: skip
+    peer = "SQLite's busy handler alone"
+    measured = [
+        (what, said, name, [percentile(each, percent) for each in figures[f"jjq{how}"]],
+         [percentile(each, percent) for each in figures[f"busy{how}"]])
+        for what, said, how in (
+            ("catalog write, durable, 8 processes", peer, ""),
+            (f"the same, {_PAUSE_S * 1000:.0f} ms after the last one", f"{peer}, so too", ", now and then"),
+        )
         for name, percent in (("p99", 99), ("maximum", 100))
     ]  # fmt: skip
+    return [
+        Row(f"{what}, {name}", f"{said}, {name}", "s", ours, peers, below(1) if said == peer else None)
+        for what, said, name, ours, peers in measured
+    ]
 
 
 BENCHMARKS = {"push-processes": push_processes, "catalog": catalog}
